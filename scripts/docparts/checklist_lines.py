@@ -376,7 +376,9 @@ CONCURRENCY = (
         "Fencing tokens where there are several workers",
         (
             page("fencing tokens", "explanation/fencing-tokens.md"),
+            feature("fenced writes of a lease", "how-to/leases.md#fenced-writes"),
             test("faults/test_clocks.py::test_a_worker_stopped_beyond_its_lease_is_fenced"),
+            test("leases/test_fences.py::test_rows_refuse_a_stopped_holder"),
         ),
     ),
     Line(
@@ -619,10 +621,9 @@ BATCHES = (
         "E7",
         "No two runs on one partition",
         (
-            page("leases are renewed for you", "how-to/async-and-long-work.md#leases-are-renewed-for-you"),
-            test("faults/test_heartbeat.py::test_work_longer_than_its_lease_keeps_its_key"),
+            feature("`Boundary.lease` of the partition", "how-to/leases.md"),
+            test("leases/test_holding.py::test_a_lease_has_one_holder_whose_token_is_the_highest"),
         ),
-        f"a claim keyed by the partition does it today; {BATCH} is missing",
     ),
     Line(
         "E8",

@@ -8,6 +8,7 @@ from typing import Any
 from docparts import ROOT
 from docparts.markdown import table
 from retrysafe.conformance import RULES
+from retrysafe.conformance.rules import CLIENT_RULES
 
 
 def _compared() -> dict[str, Any]:
@@ -67,3 +68,9 @@ def conformance_rules() -> str:
         for rule, known in RULES.items()
     ]
     return table(("rule", "what it asks for", "source", "what can't be seen from outside", "only in mode"), rows)
+
+
+def client_rules() -> str:
+    """The rules for clients."""
+    rows = ((rule + (" (S)" if known.should else ""), known.text, known.source) for rule, known in CLIENT_RULES.items())
+    return table(("rule", "what it asks for", "source"), rows)

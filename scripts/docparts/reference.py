@@ -9,6 +9,7 @@ import retrysafe
 from docparts.markdown import paragraphs, prose, signature, table, type_
 from retrysafe.admin.operator import Clock, Operator, Status
 from retrysafe.claims.codec import Codec
+from retrysafe.claims.fences import Fence
 from retrysafe.errors import RetrysafeError
 from retrysafe.http import client
 from retrysafe.http.conditional import ETag, etag_of, evaluate
@@ -21,15 +22,22 @@ API = (
     "Claim",
     "Step",
     "Postponed",
+    "Lease",
+    "CommandBus",
     "Keyring",
     "Quota",
     "content_key",
     "current",
     "declare",
+    "insert_once",
+    "upsert",
+    "update_if",
     "layered",
     "reject",
     "wait",
 )
+BASES = {"Lease": (Fence,)}
+"""The classes whose members are told with those of a name."""
 PORTS = ("Codec", "JSONCodec", "StoredResult", "Observer", "Event", "Watch", "LoggingObserver")
 SEAMS: dict[str, Any] = {"Codec": Codec, "Observer": Observer, "Watch": Watch}
 
@@ -68,7 +76,7 @@ def _is_error(kind: Any) -> bool:
 
 def api() -> str:
     """The names that users call."""
-    return "\n".join(reference(name, getattr(retrysafe, name)) for name in API)
+    return "\n".join(reference(name, getattr(retrysafe, name), *BASES.get(name, ())) for name in API)
 
 
 def extension_points() -> str:
@@ -113,14 +121,16 @@ def reference(name: str, found: Any, *bases: type) -> str:
     if not isinstance(found, type):
         return f"## `{name}`\n\n```text\n{signature(found, name)}\n```\n\n{prose(found.__doc__)}"
     parts = [f"## `{name}`\n"]
-    if "__init__" in vars(found) and name != "Claim" and not getattr(found, "_is_protocol", False):
+    if "__init__" in vars(found) and name not in ("Claim", "Lease") and not getattr(found, "_is_protocol", False):
         parts.append(f"```text\n{signature(found, name).partition(' -> ')[0]}\n```\n")
     parts.append(prose(found.__doc__))
     if fields := getattr(found, "_fields", ()):
         hints = found.__annotations__
         parts.append("".join(f"- `{field}`: `{type_(hints[field])}`\n" for field in fields))
-    members = [item for kind in (found, *bases) for item in vars(kind).items()]
-    parts += [_member(name, member, value) for member, value in members if not member.startswith("_")]
+    members: dict[str, Any] = {}
+    for kind in (found, *bases):
+        members = members | {member: value for member, value in vars(kind).items() if member not in members}
+    parts += [_member(name, member, value) for member, value in members.items() if not member.startswith("_")]
     return "\n".join(part for part in parts if part)
 
 

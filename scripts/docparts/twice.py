@@ -231,6 +231,10 @@ ANYWHERE = (
         "derived key. A service that ignores the key carries the request out twice."
     ),
     (
+        "**A tool call that a model words anew**, or a run that starts again under another id, is a new call of an "
+        "agent: give `once()` of `ToolGuard` the `key=` that names the intent, where there is one."
+    ),
+    (
         "**The store's clock is set forward.** Leases end early, and their holders are fenced. If the clock is set "
         "forward by more than the window, the key is new work."
     ),

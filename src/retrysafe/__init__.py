@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from retrysafe.claims.codec import Codec, JSONCodec
     from retrysafe.claims.declaration import declare
     from retrysafe.claims.encryption import Keyring
+    from retrysafe.claims.holding import Lease
     from retrysafe.claims.observers import LoggingObserver
     from retrysafe.claims.settings import layered, reject, wait
     from retrysafe.claims.steps import Step
+    from retrysafe.commands import CommandBus
     from retrysafe.errors import (
         ConfigurationError,
         IllegalTransition,
@@ -30,10 +32,12 @@ if TYPE_CHECKING:
         RetrysafeError,
         RetryTransaction,
         SchemaOutdated,
+        StaleToken,
         StoredFailure,
         StoreMisconfigured,
         StoreUnavailable,
     )
+    from retrysafe.patterns import insert_once, update_if, upsert
     from retrysafe.protocol.content_keys import content_key
     from retrysafe.protocol.events import Event, Observer
     from retrysafe.protocol.quotas import Quota
@@ -43,6 +47,7 @@ __all__ = [
     "Boundary",
     "Claim",
     "Codec",
+    "CommandBus",
     "ConfigurationError",
     "Event",
     "IllegalTransition",
@@ -52,6 +57,7 @@ __all__ = [
     "KeyExpired",
     "KeyReused",
     "Keyring",
+    "Lease",
     "LeaseLost",
     "LoggingObserver",
     "Observer",
@@ -64,6 +70,7 @@ __all__ = [
     "RetryTransaction",
     "RetrysafeError",
     "SchemaOutdated",
+    "StaleToken",
     "Step",
     "StoreMisconfigured",
     "StoreUnavailable",
@@ -72,8 +79,11 @@ __all__ = [
     "content_key",
     "current",
     "declare",
+    "insert_once",
     "layered",
     "reject",
+    "update_if",
+    "upsert",
     "wait",
 ]
 __version__ = "0.1.0"
@@ -82,6 +92,7 @@ _HOMES = {
     "Boundary": "boundary",
     "Claim": "claims.claim",
     "Codec": "claims.codec",
+    "CommandBus": "commands",
     "ConfigurationError": "errors",
     "Event": "protocol.events",
     "IllegalTransition": "errors",
@@ -91,6 +102,7 @@ _HOMES = {
     "KeyExpired": "errors",
     "KeyReused": "errors",
     "Keyring": "claims.encryption",
+    "Lease": "claims.holding",
     "LeaseLost": "errors",
     "LoggingObserver": "claims.observers",
     "Observer": "protocol.events",
@@ -103,6 +115,7 @@ _HOMES = {
     "RetryTransaction": "errors",
     "RetrysafeError": "errors",
     "SchemaOutdated": "errors",
+    "StaleToken": "errors",
     "Step": "claims.steps",
     "StoreMisconfigured": "errors",
     "StoreUnavailable": "errors",
@@ -111,8 +124,11 @@ _HOMES = {
     "content_key": "protocol.content_keys",
     "current": "claims.claim",
     "declare": "claims.declaration",
+    "insert_once": "patterns",
     "layered": "claims.settings",
     "reject": "claims.settings",
+    "update_if": "patterns",
+    "upsert": "patterns",
     "wait": "claims.settings",
 }
 """The module of each name; it is imported when the name is first asked for."""

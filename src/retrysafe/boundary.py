@@ -57,8 +57,10 @@ if TYPE_CHECKING:
     from retrysafe.backends.stores import Closable, Lending, ScopedSession
     from retrysafe.claims.declaration import Safety
     from retrysafe.claims.encryption import Keyring
+    from retrysafe.claims.holding import Lease
     from retrysafe.claims.saga_steps import SagaStep
     from retrysafe.protocol.quotas import Quota
+    from retrysafe.providers import Provider
 
     class _Options(TypedDict, total=False):
         """The arguments of a boundary that say nothing of its transactions."""
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
         encryption: Keyring | None
         secret: str | bytes | None
         shared: bool
+        providers: Iterable[str]
 
     class _Claimed(TypedDict, total=False):
         """The arguments of a claim that say nothing of its transaction and result."""
@@ -154,6 +157,8 @@ class Boundary(Generic[Tx]):
         secret: keys the hashes under which keys are stored and derived, and by which payloads are compared; set it when
             keys or payloads are guessable and the store can be read by others. Changing it makes every stored key
             unknown.
+        providers: names of the APIs that the work calls by ``key_for``, such as ["stripe"], see `retrysafe.providers`:
+            `retrysafe doctor` compares their memory with the boundary's.
 
     Durations are seconds, `datetime.timedelta`, or text such as "30s", "5m", "48h".
 
@@ -204,6 +209,7 @@ class Boundary(Generic[Tx]):
         encryption: Keyring | None = None,
         secret: str | bytes | None = None,
         shared: bool = False,
+        providers: Iterable[str] = (),
     ) -> None:
         _check_choices(name, concurrency, effects, on_expired, on_missing)
         clocks = clocks_of(lease, window, memory)
@@ -241,6 +247,7 @@ class Boundary(Generic[Tx]):
             quota=quota,
             secrets=fingerprint_secrets(checked, encryption),
             largest_result=largest_result(backend, encryption),
+            providers=_providers(providers),
         )
         self.entrypoint = EntryPoint(settings, shared=shared, origin=key_spaces.origin_of_caller(1))
         """The interface for HTTP, webhooks, messages and other sources of work."""
@@ -271,6 +278,11 @@ class Boundary(Generic[Tx]):
     def window(self) -> float:
         """Seconds for which a retry is recognised."""
         return self.entrypoint.window
+
+    @property
+    def forgets_after(self) -> float:
+        """Seconds after which a key is new work: the window, or the memory where late retries are refused."""
+        return self.entrypoint.forgets_after
 
     def __repr__(self) -> str:
         settings = self._settings
@@ -413,6 +425,18 @@ class Boundary(Generic[Tx]):
             self.entrypoint.take_operation(named, kind)
             self._guarded.setdefault(named, guarded)
         return named
+
+    # ------------------------------------------------------------ leases
+
+    def lease(self, name: Key, /, *, lease: Duration | None = None, scope: str | None = None) -> Lease:
+        """Hold a named lease for a block, with ``with`` or ``async with``: one holder at a time, on any machine.
+
+        ``lease`` says after how long another one may take it over if its holder dies, by default as the boundary does.
+        ``scope`` is as for `claim`. The writes of the `Lease` refuse a holder that has lost it: its token is higher
+        than those of all holders before. A name is remembered for good, so take it from a fixed set, such as the names
+        of jobs. Nothing of ``effects``, ``window``, ``probe`` and ``quota`` applies.
+        """
+        return self.entrypoint.lease(name, lease=lease, scope=scope)
 
     # ------------------------------------------------------------ steps without a claim
 
@@ -630,6 +654,16 @@ def _check_kinds(quota: object, encryption: object, codec: object, probe: object
         )
     if probe is not None and not callable(probe):
         raise ConfigurationError("probe= is a function that takes a claim and says whether its effect happened.")
+
+
+def _providers(names: Iterable[str]) -> tuple[Provider, ...]:
+    if not names:
+        return ()
+    from retrysafe.providers import provider
+
+    if isinstance(names, str):
+        raise ConfigurationError(f"providers={names!r}: give a list, such as [{names!r}].")
+    return tuple(map(provider, names))
 
 
 def _checked_observers(given: Any) -> tuple[Observer, ...]:

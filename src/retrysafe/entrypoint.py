@@ -28,13 +28,14 @@ from retrysafe.errors import ConfigurationError, RetrysafeError, SchemaOutdated,
 from retrysafe.protocol import keys
 from retrysafe.protocol.exception_groups import every
 from retrysafe.protocol.fingerprint import Fingerprint
-from retrysafe.protocol.records import Effects, Key, Wait
+from retrysafe.protocol.records import Duration, Effects, Key, Wait
 from retrysafe.runtime import PerLoop
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
     from retrysafe.claims.batch import BatchClaim
+    from retrysafe.claims.holding import Lease
 
 R = TypeVar("R")
 
@@ -91,6 +92,12 @@ class EntryPoint:
     def window(self) -> float:
         """Seconds for which a retry is recognised."""
         return self.settings.clocks.window / 1e6
+
+    @property
+    def forgets_after(self) -> float:
+        """Seconds after which a key is new work: the window, or the memory where late retries are refused."""
+        clocks = self.settings.clocks
+        return (clocks.memory if self.settings.on_expired == "refuse" else clocks.window) / 1e6
 
     @property
     def patience(self) -> float:
@@ -180,19 +187,17 @@ class EntryPoint:
         tx: Any = None,
         annotation: Any = None,
         codec: Codec | None = None,
+        lease: float | None = None,
     ) -> Claim:
         """`claim` for entry points: with a fingerprint of their own making, and a codec for results of their kind.
 
         A fingerprint in bytes is stored as it is.
 
-        The codec is the boundary's unless one is given; ``annotation`` is handed to it.
+        The codec is the boundary's unless one is given; ``annotation`` is handed to it. ``lease``: the seconds after
+        which the process will certainly not work any more, in the place of a lease that is renewed.
         """
         settings = self.settings
-        if self.closed:
-            raise ConfigurationError(
-                f"Boundary {self.name!r} has been closed, and a closed one stays closed. Close it when the process "
-                "ends; an application that starts more than once, as in tests, builds its boundaries anew each time."
-            )
+        self._refuse_closed()
         if tx is not None and settings.effects != "transactional":
             raise ConfigurationError(
                 f"tx= needs effects='transactional'; boundary {self.name!r} has {settings.effects!r}."
@@ -202,7 +207,27 @@ class EntryPoint:
         if text is None:
             return Claim(plans.of(operation, ""), None)
         plan = plans.of(operation, "" if scope is None and settings.scope is None else settings.scope_of(scope))
-        return Claim(plan, plan.request(text, fingerprint), tx, annotation)
+        request = plan.request(text, fingerprint)
+        if lease is None:
+            return Claim(plan, request, tx, annotation)
+        clocks = request.clocks._replace(lease=round(lease * 1e6))
+        claim = Claim(plan, request._replace(clocks=clocks), tx, annotation)
+        claim.renewed = False
+        return claim
+
+    def lease(self, name: Key, *, lease: Duration | None = None, scope: str | None = None) -> Lease:
+        """`Boundary.lease`; entered from an event loop, it takes threads where the store serves sync code only."""
+        from retrysafe.claims import holding
+
+        self._refuse_closed()
+        return holding.Lease(str(name), holding.claim_of(self.settings, name, lease, scope), self.enter, self.leave)
+
+    def _refuse_closed(self) -> None:
+        if self.closed:
+            raise ConfigurationError(
+                f"Boundary {self.name!r} has been closed, and a closed one stays closed. Close it when the process "
+                "ends; an application that starts more than once, as in tests, builds its boundaries anew each time."
+            )
 
     def open_many(
         self, keys_: Sequence[tuple[str, bytes | Fingerprint]], *, operation: str, codec: Codec

@@ -159,6 +159,16 @@ class LeaseLost(RetrysafeError):
     """
 
 
+class StaleToken(LeaseLost):
+    """A later holder of the lease has written this resource, so this write was refused: nothing was written.
+
+    The lease of this holder has ended. Stop its work; if there is more to do, take the lease again and begin with
+    what the resource has by then.
+    """
+
+    effect_happened = "no"
+
+
 class RetryTransaction(RetrysafeError):
     """The database asked for the whole transaction to be run again (serialization failure or deadlock).
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
 import pkgutil
 import sqlite3
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from retrysafe.backends import migrations
@@ -23,12 +25,14 @@ set_up()
 
 from django.apps import apps  # noqa: E402
 from django.core.management import call_command  # noqa: E402
-from django.db import connections  # noqa: E402
+from django.db import OperationalError, connections  # noqa: E402
 from django.db.models import BinaryField, Field  # noqa: E402
 
 import retrysafe.django.migrations as ours  # noqa: E402
 from retrysafe.django.models import Record  # noqa: E402
 from retrysafe.django.operations import Schema  # noqa: E402
+from tests.conftest import require  # noqa: E402
+from tests.faults.helpers import own_database  # noqa: E402
 from tests.tables import each_row  # noqa: E402
 
 
@@ -162,3 +166,21 @@ def test_database_that_we_do_not_know_is_passed_over(alias: str, monkeypatch: py
     monkeypatch.setattr(migrations, "dialects", lambda: ())
     migrate(alias)
     assert tables(alias) == set()
+
+
+@pytest.mark.slow
+def test_a_migration_gives_up_behind_a_long_transaction() -> None:
+    """Claims would wait behind it: a report that has read the records holds a lock until it ends."""
+    require("postgresql")
+    server = os.environ["RETRYSAFE_TEST_POSTGRESQL"]
+    with own_database(server, migrated=False) as url, closing(psycopg.connect(url)) as report:
+        name = add_alias("postgresql", NAME=url.rpartition("/")[2])
+        migrate(name, "0001")
+        report.execute("SELECT count(*) FROM retrysafe_records")
+        with pytest.raises(OperationalError, match="lock timeout") as refused:
+            migrate(name, "0002")
+        assert "Migrate again when that transaction has ended" in refused.value.__notes__[0]
+        report.rollback()
+        migrate(name)
+        assert tables(name) == TABLES
+        remove_alias(name)

@@ -152,6 +152,19 @@ def sqs_endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.fixture
+def s3_endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The endpoint of the stand-in for S3, which boto3 finds in the environment."""
+    require("sns")
+    endpoint: str = options_of(os.environ["RETRYSAFE_TEST_SNS"])["endpoint"]
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "local")
+    with alone_with("s3"):
+        yield endpoint
+
+
+@pytest.fixture
 def pubsub_endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The endpoint of the stand-in for Pub/Sub, also as PUBSUB_ENDPOINT; the topic of the page is not there."""
     require("pubsub")

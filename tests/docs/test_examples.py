@@ -30,6 +30,7 @@ SERVERS = {
     "SERVICEBUS_URL": "servicebus_url",
     "SQS_ENDPOINT": "sqs_endpoint",
     "DYNAMODB_URL": "dynamodb",
+    'client("s3")': "s3_endpoint",
     "MONGODB_URL": "mongodb_url",
 }
 """Variables that a page may name, each with the fixture that sets it."""

@@ -1,4 +1,4 @@
-"""The units of systemd on the page about services: systemd takes them, and the command line takes their commands."""
+"""The units of systemd on the pages: systemd takes them, and the command line takes their commands."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ import pytest
 
 from retrysafe.cli import module_of
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "run-as-services.md"
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 UNIT = re.compile(r"^```text\n# /etc/systemd/system/(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-UNITS = dict(UNIT.findall(PAGE.read_text(encoding="utf-8")))
+SERVICES, JOBS = (dict(UNIT.findall((HOW_TO / page).read_text("utf-8"))) for page in ("run-as-services.md", "cron.md"))
+UNITS = {**SERVICES, **JOBS}
 PROGRAM = "/srv/shop/.venv/bin/retrysafe"
 
 
@@ -29,11 +30,22 @@ def parsed(text: str) -> ConfigParser:
     return parser
 
 
-def test_the_page_has_both_units() -> None:
-    assert sorted(UNITS) == ["retrysafe-inbox.service", "retrysafe-relay.service"]
+def test_the_pages_have_all_units() -> None:
+    assert sorted(SERVICES) == ["retrysafe-inbox.service", "retrysafe-relay.service"]
+    assert sorted(JOBS) == ["shop-backup.service", "shop-backup.timer"]
 
 
-@pytest.mark.parametrize("name", UNITS)
+def test_the_command_line_takes_the_commands_of_a_job() -> None:
+    _, _, script = shlex.split(parsed(JOBS["shop-backup.service"])["Service"]["ExecStart"])
+    line = re.search(r"^17 2 .*?(retrysafe run .*)$", (HOW_TO / "cron.md").read_text("utf-8"), re.MULTILINE)
+    assert line is not None
+    for words in (shlex.split(script.removeprefix("exec ")), shlex.split(line[1])):
+        parser = argparse.ArgumentParser()
+        module_of("run").add_to(parser.add_subparsers())
+        assert parser.parse_args(words[1:]).command == ["--", "/usr/local/bin/backup"]
+
+
+@pytest.mark.parametrize("name", SERVICES)
 def test_the_command_line_takes_the_command_of_a_unit(name: str) -> None:
     unit = parsed(UNITS[name])
     program, *words = shlex.split(unit["Service"]["ExecStart"])
@@ -51,7 +63,8 @@ def test_systemd_takes_a_unit(name: str, tmp_path: Path) -> None:
     if verify is None:
         pytest.skip("systemd is not installed: the other tests parse the units")
     unit = tmp_path / name
-    unit.write_text(UNITS[name].replace(PROGRAM, sys.executable), encoding="utf-8")
+    for other, text in UNITS.items():  # a timer needs its service
+        (tmp_path / other).write_text(text.replace(PROGRAM, sys.executable), encoding="utf-8")
     done = subprocess.run(
         [verify, "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60, check=False
     )

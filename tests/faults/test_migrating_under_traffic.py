@@ -71,7 +71,7 @@ def test_an_index_is_made_beside_a_transaction(postgresql: str, partitions: int 
         with psycopg.connect(url) as busy:
             busy.execute("UPDATE retrysafe_records SET updated = 1")
             ended = asyncio.run(_beside(url, busy, amigrate if "asyncpg" in scheme else backend.migrate))
-        assert [one.name for one in ended] == ["unknown", "steps"]
+        assert [one.name for one in ended] == ["unknown", "steps", "loads"]
         assert indexes(url)[LAST]
         assert [one.id for one in diagnose(stores=[url], within=20) if one.id == "postgresql-indexes"] == []
         backend.close()
@@ -109,7 +109,7 @@ def test_a_migration_that_is_kept_out_names_the_session(empty: str, monkeypatch:
         with pytest.raises(StoreUnavailable, match=r"In the way: process \d+ \(user \w+, nightly-report"):
             ours.migrate()
         other.rollback()
-        assert [one.name for one in ours.migrate()] == ["unknown", "steps"]
+        assert [one.name for one in ours.migrate()] == ["unknown", "steps", "loads"]
 
 
 @each_row("partitions", [None, 4])
@@ -154,7 +154,7 @@ def test_a_migration_of_mysql_that_is_kept_out_names_the_session(mysql: str, mon
                 with closing(pymysql.connect(**login, database=name, autocommit=True)) as third:
                     third.cursor().execute("SELECT COUNT(*) FROM retrysafe_inbox_dead")
                 other.rollback()
-                assert [one.name for one in ours.migrate()] == ["unknown", "steps"]
+                assert [one.name for one in ours.migrate()] == ["unknown", "steps", "loads"]
             boundary = Boundary("orders", store=url)
             with closing(boundary), boundary.claim("A-1") as claim:
                 claim.result = 1

@@ -34,6 +34,7 @@ from retrysafe.backends.mongodb import store as mongodb_store
 from retrysafe.backends.registry import connect
 from retrysafe.messaging.inbox.inbox import Inbox
 from retrysafe.messaging.outbox import Outbox
+from retrysafe.patterns import insert_once
 from retrysafe.protocol.procedures import find, page
 from retrysafe.protocol.records import Filter, Record
 from tests.conftest import absent, require
@@ -186,6 +187,8 @@ def test_a_session_that_cannot_be_joined_is_refused(
             boundary = make(store, effects="transactional")
             with pytest.raises(ConfigurationError, match=match), boundary.claim("k", tx=session):
                 pass
+        with pytest.raises(ConfigurationError, match="this writes SQL"):
+            insert_once(session, "orders", {"id": 1}, key=("id",))
 
 
 # ---------------------------------------------------------------- the boundary's own transactions

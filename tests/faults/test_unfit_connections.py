@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 import psycopg
 import psycopg_pool
 import pytest
 import sqlalchemy
+from sqlalchemy import event
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from retrysafe import StoreUnavailable
@@ -17,7 +18,8 @@ from retrysafe.backends.registry import connect
 from retrysafe.backends.sql.drivers import pool as pools
 from retrysafe.protocol.requests import Query
 from tests.faults.conftest import Making
-from tests.faults.helpers import driven, own_database, unique
+from tests.faults.helpers import driven, own_database, unique, until
+from tests.stores.ageing import mysql_connection
 from tests.tables import each_row
 
 
@@ -86,6 +88,57 @@ async def test_a_spell_without_writes(way: str, effects: str, database: str, mak
         await boundary.aclose() if is_async else boundary.close()
         if is_async and hasattr(store, "dispose"):
             await store.dispose()
+
+
+@pytest.mark.slow
+@pytest.mark.fault(14)
+@each_row(
+    "library, level, effects",
+    [
+        (library, level, effects)
+        for library, level in (("pymysql", None), ("pymysql", "READ COMMITTED"), ("asyncmy", None))
+        for effects in ("keyed", "transactional")
+    ],
+)
+async def test_an_engine_whose_connections_mysql_has_ended(
+    library: str, level: str | None, effects: str, mysql_migrated: str, make: Making
+) -> None:
+    """As its wait_timeout does: SQLAlchemy passes the driver's error on where it sets the isolation level."""
+    is_async = library == "asyncmy"
+    made: Any = (create_async_engine if is_async else sqlalchemy.create_engine)(driven(mysql_migrated, library))
+    ended: list[int] = []
+    event.listen(made.sync_engine if is_async else made, "connect", lambda driver, _: ended.append(_thread_of(driver)))
+    engine = made.execution_options(isolation_level=level) if level else made
+    boundary = make(engine, effects=effects)
+
+    async def claimed(key: str) -> bool:
+        if is_async:
+            async with boundary.claim(key) as claim:
+                return not claim.replayed
+        with boundary.claim(key) as claim:
+            return not claim.replayed
+
+    assert await claimed("first")
+    with closing(mysql_connection(mysql_migrated)) as admin, admin.cursor() as cursor:
+        for thread in ended:
+            cursor.execute(f"KILL {thread}")
+        until(lambda: not _living(cursor).intersection(ended))
+    if effects == "transactional":
+        with pytest.raises(StoreUnavailable):
+            await claimed("second")
+    assert await claimed("second")
+    await boundary.aclose() if is_async else boundary.close()
+    await made.dispose() if is_async else made.dispose()
+
+
+def _thread_of(driver: Any) -> int:
+    """The number of a connection in the server."""
+    return int(getattr(driver, "driver_connection", driver).thread_id())
+
+
+def _living(cursor: Any) -> set[int]:
+    cursor.execute("SELECT id FROM information_schema.processlist")
+    return {int(row[0]) for row in cursor.fetchall()}
 
 
 class _Pool(pools.Pool[object]):

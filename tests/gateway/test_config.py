@@ -259,6 +259,8 @@ def test_routes_of_an_openapi_document() -> None:
         ("PUT /orders/{id}", "optional", "keyed", "48h"),
         ("DELETE /orders/{id}", "off", "external", "48h"),
     ]
+    named = {"paths": {"/pay": {"post": {"x-idempotency": {"header": "X-Key"}}}}, "openapi": "3"}
+    assert [one.options for one in routes_of(named, Route())] == [{"header": "X-Key"}]
     guards = Guards(Settings("http://h", "memory://", principal="shared", routes=found))
     assert guards.of(request("PUT", "/orders/search")).route.effects == "external", "it knows no key"
 

@@ -115,6 +115,16 @@ def test_the_key_that_is_sent_on_is_derived(how: str, shown: bytes | None) -> No
     assert key == shown % key.strip(b'"')
 
 
+def test_a_key_in_another_header_is_sent_on_in_it() -> None:
+    with before(always(OK), effects="keyed", options={"header": "PayPal-Request-Id"}) as (front, upstream):
+        assert front.ask(PayPal_Request_Id="order-1").status == 200
+        assert front.ask(PayPal_Request_Id="order-1").all("idempotent-replayed") == ["true"]
+    (seen,) = upstream.seen
+    (key,) = seen.all(b"paypal-request-id")
+    assert b"order-1" not in key
+    assert seen.all(b"idempotency-key") == []
+
+
 def test_a_length_is_told_where_it_is_known() -> None:
     """A guarded request was read to its end before it is sent; another one is sent as it comes."""
     chunked = {"Transfer_Encoding": "chunked"}

@@ -13,13 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from retrysafe.conformance import RULES, Verdict
+from retrysafe.conformance import RULES, Verdict, check
+from retrysafe.conformance.running import read
+from retrysafe.conformance.wire import address as parsed
 from tests.cells import choose, values_of
 from tests.conftest import require
 from tests.http.contract.cells import Cell, cells, checked
 from tests.http.contract.elsewhere import FAMILIES, GRPC, UNSEEN, ByTests
+from tests.http.contract.fixture import OPTIONS
 from tests.http.contract.integrations import INTEGRATIONS
 from tests.http.contract.results import PASSED, RESULTS, TESTED, WITHOUT, committed, document, entry, entry_of_grpc
+from tests.http.contract.stores import opened
 from tests.proving.effort import chance_of, effort
 
 HERE = Path(__file__).parent
@@ -52,6 +56,22 @@ def test_every_rule(cell: Cell, tmp_path: Path, subtests: pytest.Subtests) -> No
         with subtests.test(f"{cell.id}-{result.rule}"):
             assert result.verdict is not Verdict.FAILED, str(result)
             assert entry(cell, result) == known[result.rule], f"python -m tests.http.contract writes {RESULTS.name}"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_told_errors_stay_silent")
+def test_a_header_of_another_name_in_every_integration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    monkeypatch.setitem(OPTIONS, "header", "PayPal-Request-Id")
+    for integration in INTEGRATIONS:
+        with opened("memory", False, tmp_path) as place, INTEGRATIONS[integration].serve(place) as address:
+            able = read(parsed(address))
+            assert able.choice("header") == "PayPal-Request-Id"
+            for rule in ("K1", "K4", "K6", "R1", "R2", "R12", "R29"):
+                with subtests.test(f"{integration}-{rule}"):
+                    result = check(rule, address, able)
+                    assert result.verdict is not Verdict.FAILED, str(result)
 
 
 def test_the_committed_results_have_every_cell_and_every_rule() -> None:

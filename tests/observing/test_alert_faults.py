@@ -22,6 +22,7 @@ import psycopg
 import pytest
 
 from retrysafe import InProgress, KeyReused, LeaseLost, ResultUnreadable, RetrysafeError
+from retrysafe.admin.sweeper import Sweeper
 from retrysafe.claims.encryption import Keyring
 from retrysafe.console import Console, Principal
 from retrysafe.http.client import Host, Retries
@@ -79,6 +80,17 @@ def lease_lost(process: Process) -> None:
     with pytest.raises(LeaseLost), boundary.claim("k"):
         process.sql("UPDATE retrysafe_records SET token = token + 1, attempt = 'another' WHERE state = 'running'")
     process.usual(1)
+
+
+def runs_stranded(process: Process) -> None:
+    """The caller of work in steps has gone."""
+    boundary = process.boundary("trips", effects="keyed")
+    with pytest.raises(TimeoutError), boundary.claim("k") as claim:
+        claim.step("charge", str)
+        raise TimeoutError
+    process.sql("UPDATE retrysafe_records SET updated = updated - 3601000000 WHERE state = 'released'")
+    Sweeper(process.url, observers=[process.observer]).run_once()
+    process.usual(10)
 
 
 def store_failing(process: Process) -> None:
@@ -318,6 +330,7 @@ FAULTS: dict[Fault, str] = {
     unknown: "RetrysafeOutcomesUnknown",
     not_stored: "RetrysafeResultsNotStored",
     lease_lost: "RetrysafeLeasesLost",
+    runs_stranded: "RetrysafeRunsStranded",
     store_failing: "RetrysafeStoreFailing",
     store_slow: "RetrysafeStoreSlow",
     unreadable: "RetrysafeResultsUnreadable",

@@ -114,6 +114,7 @@ FAULTS: dict[str, dict[str, str]] = {
     "RetrysafeConsumerBehind": {
         'retrysafe_inbox_lag{retrysafe_boundary="b",retrysafe_operation="o",retrysafe_partition="p"}': "5000+0x120",
     },
+    "RetrysafeRunsStranded": {"retrysafe_runs_stranded": "0+0x20 1+0x100"},
     "RetrysafeOutboxLate": {"retrysafe_outbox_oldest_due_seconds": "0+10x120"},
     "RetrysafeRelayFailing": {'retrysafe_outbox_relay_failures_total{job="relay"}': RISES},
     "RetrysafeDestinationStalled": {
@@ -185,5 +186,6 @@ def test_a_quiet_hour_fires_nothing(promtool: str, tmp_path: Path) -> None:
     quiet = {name: "7+0x120" for series in FAULTS.values() for name in series}
     quiet['retrysafe_claims_total{retrysafe_boundary="b",retrysafe_outcome="claimed"}'] = "7+100x120"
     quiet['retrysafe_doctor_findings{retrysafe_severity="error"}'] = "0+0x120"
+    quiet["retrysafe_runs_stranded"] = "0+0x120"
     asked = [firing(alert, minute, 0) for alert in ALERTS for minute in (70, 100)]
     assert evaluated(promtool, tmp_path, quiet, asked) == ""

@@ -295,6 +295,7 @@ ALLOWED = {
     "retrysafe.slot",
 }  # fmt: skip
 VALUES: dict[str, Any] = {
+    "runs": 3,
     "effects": "keyed", "store": "memory", "step": "claim", "seconds": 0.1, "answered": True, "token": 987654321,
     "behind": 4096, "kept": 8192,
     "attempts": 987654321, "differing": ("secretfield",), "error": "secrettext", "error_type": "ValueError",

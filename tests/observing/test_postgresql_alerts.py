@@ -109,6 +109,13 @@ def attempt_died(world: World) -> None:
     world.db.execute("UPDATE retrysafe_records SET lease_until = lease_until - 600000000")
 
 
+def run_stranded(world: World) -> None:
+    with pytest.raises(TimeoutError), world.boundary(effects="keyed").claim("k", operation="pay") as claim:
+        claim.step("charge", str)
+        raise TimeoutError
+    world.db.execute("UPDATE retrysafe_records SET updated = updated - 3601000000")
+
+
 def outdated(world: World) -> None:
     world.db.execute("DELETE FROM retrysafe_schema WHERE version = (SELECT max(version) FROM retrysafe_schema)")
 
@@ -229,6 +236,7 @@ def redriven_in_vain(world: World) -> None:
 FAULTS: dict[Callable[[World], None], str] = {
     unknown: "RetrysafeOutcomesUnknown",
     attempt_died: "RetrysafeLeasesLost",
+    run_stranded: "RetrysafeRunsStranded",
     outdated: "RetrysafeStoreFailing",
     read_only: "RetrysafeStoreFailing",
     weak_for_all: "RetrysafeSettingsWeak",

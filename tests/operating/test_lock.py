@@ -19,7 +19,7 @@ from tests.tables import each_row
 MODULE = """
 from starlette.applications import Starlette
 from starlette.routing import Route
-from retrysafe import Boundary
+from retrysafe import Boundary, current
 from retrysafe.http.starlette import idempotent
 from retrysafe.messaging import Inbox, Outbox
 from retrysafe.webhooks import GitHub, Receiver
@@ -28,7 +28,9 @@ payments = Boundary("payments", store="sqlite:///shop.db", window="120h", scope=
 messages = Boundary("messages", store="sqlite:///shop.db", effects="transactional", window="96h")
 
 @payments.once(key="order", payload="amount")
-def charge(order, amount): ...
+def charge(order, amount):
+    current().step("bank", print, amount)
+    return current().wait_for("paid")
 
 outbox = Outbox("sqlite:///shop.db", source="/shop", types={"orders.placed.v1": "An order was placed."})
 receiver = Receiver(messages, GitHub("x" * 32))
@@ -73,6 +75,8 @@ def test_unchanged_and_new_parts_are_no_drift(locked: Path) -> None:
     assert described(locked, MODULE, "--check").stdout == "no drift\n"
     new = f'{MODULE}\nBoundary("new", store="sqlite:///shop.db")\n'
     assert described(locked, new, "--check").returncode == 0
+    renamed = MODULE.replace('step("bank", print, amount)', 'step("till", print, amount, was="bank")')
+    assert described(locked, renamed, "--check").stdout == "no drift\n"
 
 
 @pytest.mark.slow
@@ -85,6 +89,7 @@ def test_unchanged_and_new_parts_are_no_drift(locked: Path) -> None:
         ('window="120h"', 'window="24h"', "window was 432000 s, is 86400 s"),
         ('key="order"', 'key="amount"', "key was order, is amount"),
         ('payload="amount"', "payload=None", "payload was amount, is None"),
+        ('step("bank"', 'step("till"', "step bank is gone or renamed: work under way is refused at its place"),
         ('"mailing"', '"mails"', "operation mailing of boundary messages: is gone"),
         ('"/payments"', '"/charges"', "route POST /payments: is gone or renamed"),
         ('idempotent(payments, principal="shared")(pay)', "pay", "was guarded and is not any more"),
@@ -93,7 +98,7 @@ def test_unchanged_and_new_parts_are_no_drift(locked: Path) -> None:
         ('"push"', '"pushed"', "events of type push have no handler any more"),
     ],
     ids=[
-        *("function", "scope", "boundary", "window", "key", "payload", "consumer", "route", "guard", "outbox"),
+        *("function", "scope", "boundary", "window", "key", "payload", "step", "consumer", "route", "guard", "outbox"),
         *("type", "webhook"),
     ],
 )

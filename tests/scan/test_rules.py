@@ -496,3 +496,26 @@ def test_a_mark_in_a_session(taken: str, expected: list[str], tmp_path: Path) ->
         models="from django.db import models\n\nclass Order(models.Model): ...\n",
     )
     assert ids(found) == expected
+
+
+_ONCE = "import requests\nfrom retrysafe import Boundary, current\nb = Boundary('b', store='memory://')\n\n"
+_POST = "    requests.post('https://x.example/')\n"
+_COMMIT = "    with sqlite3.connect('x.db') as db:\n        db.execute('UPDATE t SET n = 1')\n"
+PARTS: dict[str, tuple[str, list[str]]] = {
+    "one call": (f"@b.once(key='k')\ndef f(k):\n{_POST}", []),
+    "the first with a key": (
+        "@b.once(key='k')\ndef f(k):\n"
+        "    requests.post('https://x.example/', headers={'Idempotency-Key': current().key_for('x')})\n" + _POST,
+        [],
+    ),
+    "in a step": (f"@b.once(key='k')\ndef f(k):\n    with current().step('x'):\n    {_POST}{_POST}", []),
+    "no guard": (f"def f(k):\n{_POST}{_POST}", []),
+    "in a helper": (f"def g():\n{_POST}\n@b.once(key='k')\ndef f(k):\n    g()\n    g()\n", ["RS701"]),
+    "before the commit": (f"import sqlite3\n@b.once(key='k')\ndef f(k):\n{_POST}{_COMMIT}", []),
+    "after the commit": (f"import sqlite3\n@b.once(key='k')\ndef f(k):\n{_COMMIT}{_POST}", ["RS702"]),
+}
+
+
+@each_row(("text", "expected"), PARTS.values(), ids=PARTS)
+def test_parts_of_a_guarded_function_that_a_retry_repeats(text: str, expected: list[str], tmp_path: Path) -> None:
+    assert ids(scanned(tmp_path, app=_ONCE + text)) == expected

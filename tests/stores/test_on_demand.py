@@ -21,6 +21,7 @@ from retrysafe.backends import migrations, registry
 from retrysafe.backends.migrations import on_demand
 from retrysafe.backends.registry import connect
 from retrysafe.cli import main
+from retrysafe.loads import Loads
 from retrysafe.messaging.brokers.memory.publisher import MemoryPublisher
 from retrysafe.messaging.inbox.inbox import Inbox
 from retrysafe.messaging.outbox import Outbox
@@ -128,6 +129,9 @@ def test_the_tables_are_those_of_the_migrations(tmp_path: Path) -> None:
     Outbox(f"sqlite:///{tmp_path / 'shop.db'}", source="/shop")
     Inbox(boundary)
     boundary.signal("k", "shipped")
+    Loads(Boundary("loads", store=f"sqlite:///{tmp_path / 'shop.db'}"), f"sqlite:///{tmp_path / 'shop.db'}").window(
+        "t", 1
+    )
     assert forms(tmp_path / "shop.db") == forms(tmp_path / "hand.db")
 
 
@@ -145,7 +149,9 @@ def test_migrate_completes_the_file_of_a_boundary(tmp_path: Path, capsys: pytest
     migrated_by_hand(tmp_path / "hand.db", LATEST)
     Boundary("shop", store=f"sqlite:///{tmp_path / 'shop.db'}", observers=()).close()
     assert main(["migrate", "--store", f"sqlite:///{tmp_path / 'shop.db'}"]) == 0
-    assert capsys.readouterr().out == "applied 0003 outbox\napplied 0004 inbox\napplied 0008 steps\n"
+    assert (
+        capsys.readouterr().out == "applied 0003 outbox\napplied 0004 inbox\napplied 0008 steps\napplied 0009 loads\n"
+    )
     assert forms(tmp_path / "shop.db") == forms(tmp_path / "hand.db")
 
 
@@ -174,7 +180,7 @@ def test_a_file_without_a_feature_is_migrated_from_any_version(version: int, tmp
     assert tables(path) - {"sqlite_sequence"} == RECORDS
     Outbox(f"sqlite:///{path}", source="/shop")
     migrated_by_hand(tmp_path / "hand.db", LATEST)
-    lacking = ("retrysafe_inbox", "retrysafe_steps")
+    lacking = ("retrysafe_inbox", "retrysafe_steps", "retrysafe_loads")
     hand = {name: form for name, form in forms(tmp_path / "hand.db").items() if not name.startswith(lacking)}
     assert forms(path) == hand
 
@@ -317,6 +323,10 @@ def test_a_process_that_is_killed_on_the_way_leaves_the_file_as_it_was(begun: st
     Outbox(f"sqlite:///{path}", source="/shop")
     migrated_by_hand(tmp_path / "hand.db", LATEST)
     expected = forms(tmp_path / "hand.db")
-    lacking = ("retrysafe_inbox", "retrysafe_steps") if begun == "new" else ("retrysafe_steps",)
+    lacking = (
+        ("retrysafe_inbox", "retrysafe_steps", "retrysafe_loads")
+        if begun == "new"
+        else ("retrysafe_steps", "retrysafe_loads")
+    )
     expected = {name: form for name, form in expected.items() if not name.startswith(lacking)}
     assert forms(path) == expected

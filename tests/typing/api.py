@@ -15,6 +15,7 @@ from retrysafe import (
     Boundary,
     Claim,
     Codec,
+    CommandBus,
     ConfigurationError,
     Event,
     IllegalTransition,
@@ -24,6 +25,7 @@ from retrysafe import (
     KeyExpired,
     KeyReused,
     Keyring,
+    Lease,
     LeaseLost,
     LoggingObserver,
     Observer,
@@ -36,6 +38,7 @@ from retrysafe import (
     RetrysafeError,
     RetryTransaction,
     SchemaOutdated,
+    StaleToken,
     Step,
     StoredFailure,
     StoredResult,
@@ -44,8 +47,11 @@ from retrysafe import (
     content_key,
     current,
     declare,
+    insert_once,
     layered,
     reject,
+    update_if,
+    upsert,
     wait,
 )
 from retrysafe.admin.archive import JsonLines
@@ -87,6 +93,36 @@ async def in_async_steps(order: Order) -> str:
     async with current().step("hotel", each=1) as step:
         step.result = 1
     return assert_type(await current().step("flight", book, order.id, undo=None), str)
+
+
+def hold(jobs: Boundary, tx: Engine) -> int:
+    with jobs.lease("nightly", lease="10m", scope="green") as lease:
+        assert_type(lease, Lease)
+        try:
+            lease.update(tx, "reports", {"total": 5}, {"day": 1}, column="token")
+        except StaleToken as stale:
+            assert_type(stale.detail, str)
+        return assert_type(lease.token, int)
+
+
+async def ahold(jobs: Boundary, client: Any) -> str:
+    async with jobs.lease("nightly") as lease:
+        await lease.set(client, "key", b"value")
+        return assert_type(lease.name, str)
+
+
+def handle(accounts: Boundary) -> int:
+    bus = CommandBus(accounts, key="id")
+
+    @bus.handles(Order)
+    def place(command: Order, tx: Any) -> int:
+        return 1
+
+    @bus.handles(Order)  # type: ignore[arg-type]  # a handler of another type
+    def text(command: str) -> int:  # pyright: ignore[reportArgumentType]
+        return 1
+
+    return assert_type(place(Order(), None), int)
 
 
 class Raw:
@@ -234,3 +270,9 @@ async def swept() -> None:
         assert_type(sweeper.run_once(limit=5), Swept)
     async with Sweeper("postgresql://localhost/shop", rotate=True) as sweeper:
         assert_type(await sweeper.arun_once(), Swept)
+
+
+def wrote(tx: object) -> None:
+    assert_type(insert_once(tx, "ledger", {"id": 1}, key=("id",)), tuple[dict[str, Any], bool])
+    assert_type(upsert(tx, "stock", {"id": 1, "n": 2}, key=("id",), newer="n"), bool)
+    assert_type(update_if(tx, "jobs", {"status": "paid"}, {"status": "new"}, unset=("at",), at_most={"fence": 1}), bool)

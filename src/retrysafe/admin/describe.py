@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,6 +28,7 @@ _COVERS = {
     "keyed": "calls that carry key_for(…) to a receiver that recognises it",
     "external": "effects without a derived key: an unclear outcome becomes unknown",
 }
+_STEPS = frozenset({"step", "sleep", "asleep", "wait_for", "await_for"})
 _MISSING = {"error": "is refused (InvalidKey)", "pass": "runs unguarded"}
 
 
@@ -77,13 +81,36 @@ def purpose_of(what: object) -> dict[str, str]:
 
 
 def operation(guarded: Guarded) -> dict[str, str]:
-    """The name of a guarded function's operation, and where its key and payload come from."""
+    """The name of a guarded function's operation, its steps, and where its key and payload come from."""
+    names = steps_of(guarded.function)
     return {
         "named": "by operation=" if guarded.named else "by module and name: keys are new when either changes",
         "function": f"{guarded.function.__module__}.{getattr(guarded.function, '__qualname__', '(callable)')}",
         "key": selector_text(guarded.key_by),
         "payload": "not checked" if guarded.payload_by is None else selector_text(guarded.payload_by),
+        **({"steps": ", ".join(names)} if names else {}),
     }
+
+
+def steps_of(function: Callable[..., Any]) -> list[str]:
+    """The names of steps that a function's own source asks for as literals, old ones (``was=``) among them.
+
+    A step of a function that it calls, or whose name is computed, is not seen.
+    """
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return []
+    calls = (one for one in ast.walk(tree) if isinstance(one, ast.Call) and _called(one) in _STEPS)
+    given = (
+        node for one in calls for node in (*one.args[:1], *(word.value for word in one.keywords if word.arg == "was"))
+    )
+    names = (one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str))
+    return list(dict.fromkeys(names))
+
+
+def _called(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
 def outlook(settings: BoundarySettings, mode: ModeKind) -> list[dict[str, str]]:

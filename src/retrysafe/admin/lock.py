@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrysafe.admin.describe import scope_text, selector_text
+from retrysafe.admin.describe import scope_text, selector_text, steps_of
 from retrysafe.claims import key_spaces
 from retrysafe.claims.decorator import Guarded
 from retrysafe.entrypoint import EntryPoint
@@ -75,6 +75,8 @@ def _operation(entry: EntryPoint, name: str, guarded: Guarded | None) -> dict[st
     if guarded is not None:
         payload = guarded.payload_by
         found |= {"key": selector_text(guarded.key_by), "payload": None if payload is None else selector_text(payload)}
+        if steps := steps_of(guarded.function):
+            found["steps"] = steps
     types = getattr(owner.what, "types", None)
     return found if types is None else {**found, "types": list(types)}
 
@@ -173,5 +175,8 @@ def _operations(boundary: str, old: Lock, new: Lock) -> Iterator[Drift]:
         if locked.get("payload") != new[name].get("payload"):
             change = f"payload was {locked.get('payload')}, is {new[name].get('payload')}"
             yield Drift(where, f"{change}: a retry of a key that lives is refused (KeyReused)")
+        for gone in (step for step in locked.get("steps", ()) if step not in new[name].get("steps", ())):
+            hint = f"write was={gone!r} in its step if it has another name now"
+            yield Drift(where, f"step {gone} is gone or renamed: work under way is refused at its place; {hint}")
         for gone in sorted(set(locked.get("types", ())) - set(new[name].get("types", ()))):
             yield Drift(where, f"events of type {gone} have no handler any more")

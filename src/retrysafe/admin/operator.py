@@ -13,11 +13,13 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from retrysafe.admin import runs
 from retrysafe.admin.audit import Audit
 from retrysafe.backends import registry
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.schema import Schema
+from retrysafe.backends.steps import runs_of
 from retrysafe.claims.codec import JSONCodec, encode_failure
 from retrysafe.claims.encryption import Keyring
 from retrysafe.claims.notes import noted, without_note
@@ -43,8 +45,10 @@ from retrysafe.protocol.records import (
     Tally,
 )
 from retrysafe.protocol.requests import Steps, ask
+from retrysafe.protocol.retry_table import in_doubt
+from retrysafe.protocol.steps import DECISION, At, StepState, label
 from retrysafe.protocol.store import BatchStore, Capabilities
-from retrysafe.protocol.transitions import RULES, Transition, resolution
+from retrysafe.protocol.transitions import RULES, resolution
 
 R = TypeVar("R")
 Look = Literal["sample", "until found", "everywhere"]
@@ -99,6 +103,7 @@ class Status(NamedTuple):
     findings: list[Finding]
     tallies: list[Tally]
     clock: Clock | None
+    stranded: runs.FoundRuns = runs.NONE
 
 
 class Operator:
@@ -263,6 +268,7 @@ class Operator:
             findings=self.findings(),
             tallies=self.tallies() if usable else [],
             clock=self._clock() if usable else None,
+            stranded=self.find_stranded() if usable else runs.NONE,
         )
 
     def _clock(self) -> Clock | None:
@@ -309,22 +315,23 @@ class Operator:
         Raises `ConfigurationError` for a result that retries could not be given.
         """
         event = resolution(outcome)
-        stored = self._seal(seen, event, _answer_of(seen, outcome, result))
+        target = RULES[event].target
+        assert target is not None
+        bound = Bound(seen.boundary, seen.scope, seen.operation, seen.key, target)
+        stored = self._seal(bound, _answer_of(seen, outcome, result), seen.result)
         stored = noted(stored, f"operator {self.actor}", reason)
         steps = procedures.settle_doubt(self._backend.store, seen.key, event, stored, attempt=seen.attempt)
         return self._change("resolved", seen, outcome, steps, {"outcome": outcome, "reason": reason})
 
-    def _seal(self, seen: Record, event: Transition, stored: StoredResult | None) -> StoredResult | None:
-        """The answer as the boundary would store it; the result of the attempt shows whether it encrypts."""
-        target = RULES[event].target
-        assert target is not None
-        left = seen.result
-        if stored is not None and self._encryption is None and left is not None and left.media_type == ENCRYPTED:
+    def _seal(self, bound: Bound, stored: StoredResult | None, *left: StoredResult | None) -> StoredResult | None:
+        """An answer as the boundary would store it; what attempts have ``left`` shows whether it encrypts."""
+        sealed = next((one for one in left if one is not None and one.media_type == ENCRYPTED), None)
+        if stored is not None and self._encryption is None and sealed is not None:
             raise ConfigurationError(
-                f"The boundary {seen.boundary!r} encrypts what it stores, with the key {label_of(left).key_id!r}: give "
-                "its keyring as encryption= (--encryption-keys-env), or resolve the key by Boundary.resolve()."
+                f"The boundary {bound.boundary!r} encrypts what it stores, with the key {label_of(sealed).key_id!r}: "
+                "give its keyring as encryption= (--encryption-keys-env), or resolve the key by Boundary.resolve()."
             )
-        return seal(self._encryption, stored, Bound(seen.boundary, seen.scope, seen.operation, seen.key, target))
+        return seal(self._encryption, stored, bound)
 
     def resolve_batch(
         self,
@@ -378,6 +385,71 @@ class Operator:
                     "the old answer for as long as it keeps one. Expire the key again."
                 ) from error
         return change
+
+    # ------------------------------------------------------------ runs
+
+    def find_runs(self, wanted: Filter = ANY, *, limit: int = 100, pages: int | None = None) -> runs.FoundRuns:
+        """Up to ``limit`` records that have steps, the latest first; looked for on so many pages, or on all.
+
+        Raises `ConfigurationError` for a store whose runs cannot be listed.
+        """
+        if runs_of(self._backend) is None:
+            raise ConfigurationError(
+                f"store= ({self._backend.address}): the runs of a {self._backend.kind} store cannot be listed. One is "
+                "shown by its key."
+            )
+        return self._look(runs.find(self._backend, wanted, limit, pages))
+
+    def find_stranded(self, *, pages: int = runs.MOST_PAGES) -> runs.FoundRuns:
+        """The latest runs that would go on, and were not asked for an hour; none in a store that keeps no steps."""
+        return self._do(runs.find_stranded(self._backend, pages))
+
+    def show_run(self, record: Record) -> runs.Run:
+        """The steps of a record, of which there are none in a store that keeps none."""
+        return self._look(runs.show(self._backend, record, self._encryption))
+
+    def cancel_run(self, seen: runs.Run, *, reason: str = "") -> Change:
+        """Let the next attempt at a run undo what was done, and fail with the reason.
+
+        An attempt that is at work is not stopped, and may complete. A key that is unknown is to be released first.
+        Raises `ConfigurationError` for a run that has ended, goes back already, or has no compensations.
+        """
+        if seen.obstacle:
+            raise ConfigurationError(f"Nothing was changed. {seen.obstacle}")
+        failure = encode_failure("Cancelled", reason or "cancelled by an operator", None)
+        stored = self._seal_step(seen, DECISION, failure)
+        fields = {"reason": reason}
+        return self._change(
+            "run_cancelled", seen.record, "going back", runs.cancel(self._backend, seen, stored), fields
+        )
+
+    def resolve_step(
+        self, seen: runs.Run, at: At, outcome: runs.StepOutcome, *, result: Any = None, reason: str = ""
+    ) -> Change:
+        """Settle the step in doubt, and release the key if it is unknown, so that the next attempt goes on.
+
+        "done" stores ``result``; "not-done" lets the next attempt do the step; "undone" says that its compensation was
+        made by hand. Raises `ConfigurationError` for a step that is in no such doubt.
+        """
+        row = seen.doubt
+        fits = row is not None and (row.state is StepState.STARTED) is (outcome != "undone")
+        if row is None or row.at != at or not fits:
+            told = runs.doubt(seen) or "No step of the run is in doubt."
+            raise ConfigurationError(f"Nothing was changed: step {label(at)} is not to be settled as {outcome}. {told}")
+        given = result if isinstance(result, StoredResult) else JSONCodec().encode(result, None)
+        stored = self._seal_step(seen, at, given if outcome == "done" else None)
+        fields = {"step": label(at), "outcome": outcome, "reason": reason}
+        steps = runs.resolve(self._backend, seen, row, outcome, stored)
+        change = self._change("step_resolved", seen.record, outcome, steps, fields)
+        if change.done and in_doubt(seen.record):
+            return self.release(seen.record, reason=reason)
+        return change
+
+    def _seal_step(self, seen: runs.Run, at: At, stored: StoredResult | None) -> StoredResult | None:
+        left = (step.row.result for step in seen.steps)
+        return self._seal(runs.bound(seen.record, at), stored, seen.record.result, *left)
+
+    # ------------------------------------------------------------ a change and its audit
 
     def _change(self, name: str, seen: Record, after: str, steps: Steps[Change], fields: Mapping[str, Any]) -> Change:
         """Make a change between the two entries of its audit, and emit an event if it was made."""

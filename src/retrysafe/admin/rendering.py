@@ -9,6 +9,7 @@ from typing import Any
 from retrysafe.backends.commands import WHY, Commands
 from retrysafe.claims.attempt_ids import worker_of
 from retrysafe.claims.notes import note_of
+from retrysafe.claims.outcome import reason_of_doubt
 from retrysafe.claims.responses import is_http
 from retrysafe.claims.sealing import MEDIA_TYPE, label_of
 from retrysafe.errors import ResultUnreadable
@@ -124,7 +125,8 @@ def explain(record: Record) -> str:
         settled = _SETTLED if record.state is not State.RELEASED else _SETTLED.partition(" Retries")[0]
         said = settled.format(state=record.state.value, by=note.by, at=instant(record.updated), reason=told)
         return said if state in _WINDOWED else f"{said} {_EXPLAINED[state]}"
-    return _EXPLAINED[state].format(worker=named)
+    reason = reason_of_doubt(record, record.result)
+    return f"{_EXPLAINED[state].format(worker=named)}{reason and f' The attempt has said: {reason}.'}"
 
 
 def start_time(record: Record) -> str:

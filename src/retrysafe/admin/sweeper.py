@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from retrysafe import runtime
 from retrysafe.admin.archive import Archive
+from retrysafe.admin.runs import NONE, FoundRuns, find_stranded
 from retrysafe.backends import registry
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
@@ -67,11 +68,13 @@ class Sweeper:
             be a coroutine function). If it raises, the records stay. It may get a record twice, with the same key and
             version.
         rotate: rewrite whole partitions (PostgreSQL, ``retrysafe migrate --partitions``) instead of deleting rows.
-        observers: receive "swept" and "sweep_failed"; by default a `LoggingObserver`.
+        observers: receive "swept", "runs_stranded" and "sweep_failed"; by default a `LoggingObserver`.
     """
 
     _side = "records"
     """The name of the swept records in events."""
+    _has_stranded = False
+    """True if stranded runs were told of, so that their end is told of, too."""
 
     def __init__(
         self,
@@ -178,6 +181,7 @@ class Sweeper:
                     stop.wait(self._rest_after(began))
             while not stop.rung and run(self._steps(), client) > 0:
                 pass
+            self._tell_stranded(run(self._stranded(), client))
         finally:
             self._tell_swept(count)
         return count.total()
@@ -197,6 +201,7 @@ class Sweeper:
                     await stop.await_for(self._rest_after(began))
             while not stop.rung and await arun(self._steps(), client) > 0:
                 pass
+            self._tell_stranded(await arun(self._stranded(), client))
         finally:
             self._tell_swept(count)
         return count.total()
@@ -204,6 +209,11 @@ class Sweeper:
     def _steps(self) -> Steps[int]:
         """Remove some steps whose record is gone."""
         return (yield from sweep_steps(self._backend, self._schedule.batch)) if self._side == "records" else 0
+
+    def _stranded(self) -> Steps[FoundRuns]:
+        """Look for runs that are stranded, if anybody is told."""
+        told = self._side == "records" and self._observers.is_enabled("runs_stranded")
+        return (yield from find_stranded(self._backend)) if told else NONE
 
     def _rest_after(self, began: float) -> float:
         self._schedule, rest = self._schedule.goes_on(time.monotonic() - began)
@@ -365,6 +375,11 @@ class Sweeper:
             swept = count.total()
             seconds = round(swept.seconds, 3)
             self._tell("swept", side=self._side, removed=swept.removed, archived=swept.archived, seconds=seconds)
+
+    def _tell_stranded(self, found: FoundRuns) -> None:
+        if found.runs or self._has_stranded:
+            self._has_stranded = bool(found.runs)
+            self._tell("runs_stranded", runs=len(found.runs))
 
     def _tell(self, name: str, **fields: Any) -> None:
         self._observers.emit(name, "", "", b"", "", fields)

@@ -12,8 +12,7 @@ from retrysafe.backends.database import WITH_SCHEMA, StoreDatabase
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.wakeups import Wakeups
 from retrysafe.cancellation import close_completely
-from retrysafe.errors import ConfigurationError, RetryTransaction
-from retrysafe.protocol.exception_groups import leaves
+from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.procedures import examine
 from retrysafe.protocol.requests import Steps
 from retrysafe.runtime import PerLoop, PerProcess
@@ -201,14 +200,8 @@ class Backend:
         await self.wakeups.await_(key, seconds, None if self._alistener is None else self._alistener())
 
     def restarts(self, error: BaseException) -> bool:
-        """Tell whether ``error`` means that the database wants the whole transaction again.
-
-        Of a group, one error is enough, for nothing of the transaction is left; but not if the work was interrupted
-        too.
-        """
-        found = leaves(error)
-        asked = any(isinstance(leaf, RetryTransaction) or self.access.wants_restart(leaf) for leaf in found)
-        return asked and all(isinstance(leaf, Exception) for leaf in found)
+        """Tell whether ``error`` means that the database wants the whole transaction again."""
+        return self.access.wants_restart(error)
 
     # ------------------------------------------------------------ fit for use
 

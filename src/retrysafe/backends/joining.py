@@ -17,10 +17,20 @@ if TYPE_CHECKING:
 
 
 def join(backend: Backend, tx: Any) -> Joining:
-    """Executors on the caller's transaction, chosen by its type."""
+    """Executors on the caller's transaction, which must be on the backend's kind of database."""
+    return _join(tx, backend.kind, backend.address)
+
+
+def join_any(tx: Any) -> Joining:
+    """Executors on the caller's transaction, on whichever database it is."""
+    return _join(tx, "", "")
+
+
+def _join(tx: Any, kind: str, address: str) -> Joining:
+    """Find the executors by the type of the transaction."""
     if isinstance(tx, str):
         _refuse_text(tx)
-    return _joiner_of(tx.__class__)(tx, backend.kind, backend.address)
+    return _joiner_of(tx.__class__)(tx, kind, address)
 
 
 @lru_cache(maxsize=64)

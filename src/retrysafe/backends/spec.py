@@ -34,11 +34,13 @@ class Joining(NamedTuple):
     tx: Any = None
     place: Place | None = None
     """The database that it leads to, as far as it shows."""
+    kind: str = ""
+    """The kind of that database, as stores name it."""
 
 
 def refuse_kind(kind: str, store: str) -> None:
-    """Raise `ConfigurationError` for a transaction on another kind of database than the store's."""
-    if kind != store:
+    """Raise `ConfigurationError` for a transaction on another kind of database than the store's; empty is any kind."""
+    if store and kind != store:
         raise ConfigurationError(f"tx= is a {kind} transaction, but store= is {store}: they cannot commit together.")
 
 

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from retrysafe.backends.migrations.on_demand import is_present
 from retrysafe.errors import ConfigurationError
-from retrysafe.protocol.steps import sweep
+from retrysafe.protocol.steps import RunStore, sweep
 
 if TYPE_CHECKING:
     from retrysafe.backends.backend import Backend
@@ -41,8 +41,22 @@ def steps_of(backend: Backend) -> StepStore:
     return found
 
 
+def keeps_steps(backend: Backend) -> bool:
+    """Tell whether a store has a place for steps."""
+    return backend.kind in _MODULES
+
+
+def runs_of(backend: Backend) -> RunStore | None:
+    """The requests about steps of a store whose runs can be listed."""
+    found = steps_of(backend) if keeps_steps(backend) else None
+    return found if isinstance(found, RunStore) else None
+
+
+def has_steps(backend: Backend) -> Steps[bool]:
+    """Tell whether there may be steps: the store keeps them, and has their table."""
+    return keeps_steps(backend) and (backend.kind != "sqlite" or (yield from is_present("steps")))
+
+
 def sweep_steps(backend: Backend, limit: int) -> Steps[int]:
     """Remove up to ``limit`` rows whose record is gone, where there are such."""
-    if backend.kind not in _MODULES or (backend.kind == "sqlite" and not (yield from is_present("steps"))):
-        return 0
-    return (yield from sweep(steps_of(backend), limit))
+    return (yield from sweep(steps_of(backend), limit)) if (yield from has_steps(backend)) else 0

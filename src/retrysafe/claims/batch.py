@@ -24,6 +24,8 @@ class BatchClaim:
     anything else, claim it by itself. An exception rolls everything back, the claims included.
     """
 
+    is_lease = False
+
     def __init__(self, settings: BoundarySettings, requests: Sequence[ClaimRequest], operation: str) -> None:
         attempt = requests[0].attempt
         self.decisions: dict[bytes, Decision] = {}

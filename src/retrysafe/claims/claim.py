@@ -133,6 +133,8 @@ class Claim(Generic[Result, Tx]):
     _held: HeldClaim | None = None
     _context: ClaimContext | None = None
     _signals = NO_SIGNALS
+    renewed = True
+    """False: its lease is as long as its work can take, and no heartbeat renews it."""
     _entered = False
     _was_refused = False
     """True if an error has said that it was not entered."""
@@ -140,6 +142,8 @@ class Claim(Generic[Result, Tx]):
     _won: Won | None = None
     _course: ClaimSteps | None = None
     """Its steps, once one was asked for."""
+    is_lease = False
+    """True if it holds a lease for a block, and is no operation of its own: `current()` passes over it."""
 
     def __init__(self, plan: Plan, request: ClaimRequest | None, tx: Any = None, annotation: Any = None) -> None:
         self._plan = plan
@@ -348,7 +352,7 @@ class Claim(Generic[Result, Tx]):
     def ensure_held(self) -> None:
         """Raise `LeaseLost` unless this attempt certainly still holds its key; asks no store."""
         held = self._held
-        if held is not None and held.heartbeat is not None and not held.is_held():
+        if held is not None and not held.ownership.transactional and not held.is_held():
             raise self.signed(LeaseLost("The lease ended before the work did."))
 
     # ------------------------------------------------------------ for entry points
@@ -437,7 +441,7 @@ class Claim(Generic[Result, Tx]):
                 finally:
                     steps.close()
             held = self._held
-            if held is not None and not held.ownership.transactional:
+            if held is not None and self.renewed and not held.ownership.transactional:
                 beat: Any = backend.companions().get(heartbeat.ThreadHeartbeat) or heartbeat.for_thread(backend)
                 held.heartbeat = beat
                 beat.add(held)
@@ -458,7 +462,7 @@ class Claim(Generic[Result, Tx]):
             if met is not None:
                 await self._adrive(self._go_on(met))
             held = self._held
-            if held is not None and not held.ownership.transactional:
+            if held is not None and self.renewed and not held.ownership.transactional:
                 held.watch_task()
                 held.heartbeat = heartbeat.for_loop(self._settings.backend)
                 held.heartbeat.add(held)
@@ -482,7 +486,7 @@ class Claim(Generic[Result, Tx]):
             while (pause := await in_thread(functools.partial(self._drive, steps))) is not None:
                 await backend.await_(self._required_request().key, pause)
             held = self._held
-            if held is not None and not held.ownership.transactional:
+            if held is not None and self.renewed and not held.ownership.transactional:
                 held.heartbeat = heartbeat.for_thread(backend)
                 held.heartbeat.add(held)
             self._context = ClaimContext(self, None if self._mode is None else self._mode.tx)

@@ -32,6 +32,11 @@ class Enclosing(Protocol):
         ...
 
     @property
+    def is_lease(self) -> bool:
+        """True if it holds a lease for a block, and is no operation of its own."""
+        ...
+
+    @property
     def _transaction(self) -> Any: ...
 
     @property
@@ -110,8 +115,8 @@ def transaction_on(backend: Backend, *, asked_for: bool) -> Enclosing | None:
 
 
 def enclosing() -> Enclosing | None:
-    """The innermost open claim; a task may have inherited one that has ended."""
-    return next((claim for _, claim in _around()), None)
+    """The innermost open claim, but for leases; a task may have inherited one that has ended."""
+    return next((claim for _, claim in _around() if not claim.is_lease), None)
 
 
 def on_a_loop() -> bool:

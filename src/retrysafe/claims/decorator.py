@@ -169,6 +169,12 @@ class Guarded:
             annotation=self.annotation,
         )
 
+    def identify(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Fingerprint | bytes]:
+        """The key and the fingerprint of one call, for an entry point that opens its claim itself."""
+        bound = self._arguments.bind(args, kwargs)
+        key = self._key(bound)
+        return key, self._fingerprint(bound, key)
+
     def _operation_in(self, owner: Any) -> str:
         """The operation for the class, or the object, that a method is called on."""
         kind = owner if isinstance(owner, type) else type(owner)

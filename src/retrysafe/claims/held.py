@@ -15,7 +15,7 @@ from retrysafe.claims.outcome import NO_SIGNALS, HandlerSignals, WorkOutcome, en
 from retrysafe.claims.sealing import Bound, seal
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.claims.timing import Timing
-from retrysafe.errors import InProgress, LeaseLost, OutcomeUnknown, RetryTransaction, StoreUnavailable
+from retrysafe.errors import InProgress, LeaseLost, OutcomeUnknown, Postponed, RetryTransaction, StoreUnavailable
 from retrysafe.protocol.exception_groups import unwrapped
 from retrysafe.protocol.outcomes import Answered, ModeKind
 from retrysafe.protocol.procedures import settle
@@ -222,6 +222,8 @@ def _tell_recorded(
         events.emit("result_withheld")
     elif event not in _ENDS:
         events.emit("completed")
+    elif event is Transition.RELEASE and isinstance(error, Postponed):
+        events.emit("postponed", retry_after=error.retry_after)
     else:
         events.emit(_ENDS[event], error_type=_cause(signals, signals.failure or error))
 

@@ -88,8 +88,19 @@ EVENTS: dict[str, EventSpec] = {
     "failed": EventSpec(INFO, "the work failed for good and the failure is stored", ("error_type",)),
     "released": EventSpec(INFO, "the work failed and the key is free for a retry", ("error_type",)),
     "rolled_back": EventSpec(INFO, "the work failed and its transaction was rolled back", ("error_type",)),
+    "postponed": EventSpec(INFO, "the work waits for a time or a signal, and the key is free", ("retry_after",)),
+    "step_done": EventSpec(DEBUG, "a step of the work was done, and its result is stored", ("step",)),
+    "step_replayed": EventSpec(DEBUG, "a step that an earlier attempt has done was not done again", ("step",)),
+    "step_in_doubt": EventSpec(
+        ERROR, "it is not known whether a step, or its compensation, has happened", ("step", "reason")
+    ),
+    "step_undone": EventSpec(INFO, "the compensation of a step has ended", ("step",)),
     "unknown": EventSpec(WARNING, "the work ended in doubt and the key waits for a probe or a person", ("error_type",)),
-    "unknown_refused": EventSpec(WARNING, "a call was refused, because the outcome of an earlier attempt is unknown"),
+    "unknown_refused": EventSpec(
+        WARNING,
+        "a call was refused, because the outcome of an earlier attempt is unknown; the reason names a step in doubt",
+        ("reason",),
+    ),
     "probed": EventSpec(INFO, "the probe answered", ("outcome",)),
     "resolved": EventSpec(
         WARNING,
@@ -101,10 +112,26 @@ EVENTS: dict[str, EventSpec] = {
         "an operator ended the window of a key: its next use runs again",
         ("forgotten", "reason", "actor", "before", "after"),
     ),
+    "run_cancelled": EventSpec(
+        WARNING,
+        "an operator gave up work in steps: its next attempt undoes what was done",
+        ("reason", "actor", "before", "after"),
+    ),
+    "step_resolved": EventSpec(
+        WARNING,
+        "an operator settled a step in doubt",
+        ("step", "outcome", "reason", "actor", "before", "after"),
+    ),
     "swept": EventSpec(
         INFO,
         "a sweeper removed records whose memory had ended, or kept messages",
         ("side", "removed", "archived", "seconds"),
+    ),
+    "runs_stranded": EventSpec(
+        WARNING,
+        "a sweeper has found work in steps that would go on, and was not asked for again for an hour: the number of "
+        "runs, up to 1,000; 0 once there are none any more",
+        ("runs",),
     ),
     "sweep_failed": EventSpec(WARNING, "a sweeper was interrupted by an error; it tries again", ("error",)),
     "relay_seen": EventSpec(DEBUG, "a relay has written down that it is there: its database answers"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from retrysafe.claims.codec import MEDIA_TYPE as FAILURES
 from retrysafe.claims.codec import Codec, JSONCodec, decode_failure, encode_failure, kept_body
 from retrysafe.claims.notes import MARK, without_note
 from retrysafe.claims.observers import AttemptEvents
@@ -36,7 +37,7 @@ from retrysafe.protocol.outcomes import (
     ending_of_error,
     verdict,
 )
-from retrysafe.protocol.records import ClaimRequest, Record, StoredResult
+from retrysafe.protocol.records import ClaimRequest, Record, State, StoredResult
 from retrysafe.protocol.transitions import Transition
 
 
@@ -86,8 +87,24 @@ def refusal(
     if decision is Decision.EXPIRED:
         events.emit("expired_refused")
         return KeyExpired()
-    events.emit("unknown_refused")
-    return OutcomeUnknown()
+    try:
+        reason = reason_of_doubt(record, None if record.result is None else _decrypted(settings, request, record))
+    except ResultUnreadable:
+        reason = ""
+    events.emit("unknown_refused", **({"reason": reason} if reason else {}))
+    return OutcomeUnknown(reason)
+
+
+def reason_of_doubt(record: Record, stored: StoredResult | None) -> str:
+    """The `OutcomeUnknown` by which an attempt ended, such as of a step in doubt; empty if another error ended it.
+
+    ``stored``: the result of the record, decrypted as far as it can be.
+    """
+    if record.state is not State.UNKNOWN or stored is None or stored.body is None or stored.media_type != FAILURES:
+        return ""
+    kind, message, _ = decode_failure(stored)
+    reason = message.partition("\n")[0]
+    return reason if kind == OutcomeUnknown.__name__ and not str(OutcomeUnknown()).startswith(reason) else ""
 
 
 def _decrypted(settings: BoundarySettings, request: ClaimRequest, record: Record) -> StoredResult:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from retrysafe.errors import ResultUnreadable
 from retrysafe.protocol.records import ClaimRequest, State, StoredResult
+
+if TYPE_CHECKING:
+    from retrysafe.protocol.steps import At, Work
 
 MEDIA_TYPE = "application/vnd.retrysafe.encrypted"
 OVERHEAD = 512
@@ -28,6 +31,12 @@ class Bound(NamedTuple):
     def of(cls, request: ClaimRequest, state: State) -> Bound:
         """Bind answers to their request: from the claim's own values, never from the stored ones."""
         return cls(request.boundary, request.scope, request.operation, request.key, state)
+
+    @classmethod
+    def of_step(cls, boundary: str, scope: str, operation: str, work: Work, at: At) -> Bound:
+        """Bind the result of a step to the place of its row."""
+        place = "\0".join((operation, *at, str(work.generation)))
+        return cls(boundary, scope, place, work.key, State.COMPLETED)
 
 
 class Sealer(Protocol):

@@ -31,6 +31,7 @@ from retrysafe.runtime import PerProcess, new_lock
 if TYPE_CHECKING:
     from retrysafe.claims.encryption import Keyring
     from retrysafe.protocol.quotas import Quota
+    from retrysafe.providers import Provider
 
 
 def reject() -> Reject:
@@ -111,6 +112,8 @@ class BoundarySettings(NamedTuple):
     """Keys the fingerprints."""
     largest_result: int | None = None
     """The largest number of bytes of an encoded result, less those that encryption adds; None: any number."""
+    providers: tuple[Provider, ...] = ()
+    """The APIs that the work calls by ``key_for``."""
 
     def chance(self) -> float:
         """A random number in [0, 1), for jitter."""

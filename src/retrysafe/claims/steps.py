@@ -45,8 +45,9 @@ from retrysafe.errors import (
 from retrysafe.protocol import fingerprint, keys
 from retrysafe.protocol.canonical import NotCanonical
 from retrysafe.protocol.durations import micros, seconds
+from retrysafe.protocol.exception_groups import leaves
 from retrysafe.protocol.fingerprint import UNCHECKED, Fingerprint
-from retrysafe.protocol.records import ClaimRequest, Duration, Effects, State, StoredResult
+from retrysafe.protocol.records import ClaimRequest, Duration, Effects, StoredResult
 from retrysafe.protocol.requests import Steps, ask
 from retrysafe.protocol.steps import (
     DECISION,
@@ -223,8 +224,7 @@ class Shelf:
         return unseal(self.settings.encryption, row.result, self._bound(row.at))
 
     def _bound(self, at: At) -> Bound:
-        place = "\0".join((self.operation, *at, str(self.work.generation)))
-        return Bound(self.settings.name, self._scope, place, self.work.key, State.COMPLETED)
+        return Bound.of_step(self.settings.name, self._scope, self.operation, self.work, at)
 
     def make_table(self, joining: Joining | None) -> Program:
         """Make the table where that is left to its first use: in the caller's transaction, if it holds the one lock."""
@@ -258,6 +258,7 @@ class Step:
     _committed = False
     _not_executed = False
     _failure: BaseException | None = None
+    is_lease = False
 
     def __init__(self, shelf: Shelf, at: At, tx: Any = None) -> None:
         self._shelf, self.at, self._tx = shelf, at, tx
@@ -455,6 +456,7 @@ class StepOfClaim(Step):
     def _replay(self, row: StepRow) -> None:
         self._check_input(row.fingerprint)
         self._result, self._replayed = self._shelf.read(row, self.annotation), True
+        self._course.claim.emit("step_replayed", step=label(self.at))
 
     def _start(self) -> Program:
         """Write the row before the work: so that a crash leaves a doubt, or that no work is done in vain."""
@@ -474,20 +476,22 @@ class StepOfClaim(Step):
     def _ask_probe(self) -> Program:
         """Settle a step that may have happened."""
         if self._probe is None:
-            raise OutcomeUnknown(
-                f"Step {label(self.at)} was begun by an attempt that did not end it, and there is no probe= to ask"
+            raise self._course.doubts(
+                self.at, f"Step {label(self.at)} was begun by an attempt that did not end it, and has no probe= to ask"
             )
         try:
             yield Call(self, self._probe, (self,))
         except Exception as error:
-            raise OutcomeUnknown(f"The probe of step {label(self.at)} failed: {error!r}") from error
+            raise self._course.doubts(self.at, f"The probe of step {label(self.at)} failed: {error!r}") from error
         self._started = True
         if self._committed:
             yield from self._leaving(None)
             self._replayed = True
             return
         if self._failure is None and not self._not_executed:
-            raise OutcomeUnknown(f"The probe of step {label(self.at)} could not determine the outcome either")
+            raise self._course.doubts(
+                self.at, f"The probe of step {label(self.at)} could not determine the outcome either"
+            )
         row = self._row(StepState.STARTED)
         yield self._put(change(self._shelf.store, self._shelf.work, row, StepState.STARTED))
         if self._failure is not None:
@@ -524,6 +528,8 @@ class StepOfClaim(Step):
             raise LeaseLost(f"Step {label(self.at)}: another attempt has written it.")
         if met is not None:
             self._replay(met)
+        else:
+            course.claim.emit("step_done", step=label(self.at))
         course.rows[self.at] = met or row
         if self._tx is not None:
             course.unsure.add(self.at)
@@ -590,6 +596,7 @@ class ClaimSteps:
         self.undos: dict[At, StepOfClaim] = {}
         self._loaded = not self.took_over
         self._settling = False
+        self._doubt: OutcomeUnknown | None = None
 
     @property
     def shelf(self) -> Shelf:
@@ -686,6 +693,12 @@ class ClaimSteps:
             return []
         return (yield from read(self.shelf.store, self.shelf.work))
 
+    def doubts(self, at: At, text: str) -> OutcomeUnknown:
+        """The error of a step in doubt; the key is unknown if the work ends by it."""
+        self.claim.emit("step_in_doubt", step=label(at), reason=text)
+        self._doubt = OutcomeUnknown(text)
+        return self._doubt
+
     # ------------------------------------------------------------ the end of the attempt
 
     def end(self, error: BaseException | None) -> BaseException | None:
@@ -734,6 +747,9 @@ class ClaimSteps:
 
     def _ending(self, error: BaseException | None) -> Program:
         try:
+            if self._is_doubt(error):
+                self.claim.committed()
+                return error
             yield from self.load()
             goes_back = DECISION in self.rows or self._decides(error)
             if not goes_back or isinstance(error, _ELSEWHERE):
@@ -743,6 +759,9 @@ class ClaimSteps:
             return (yield from self._going_back(error))
         except BaseException as failure:  # noqa: BLE001 - with it the attempt ends
             return failure
+
+    def _is_doubt(self, error: BaseException | None) -> bool:
+        return self._doubt is not None and error is not None and any(leaf is self._doubt for leaf in leaves(error))
 
     def _decides(self, error: BaseException | None) -> bool:
         declared = self.claim.declared_failure is not None
@@ -761,9 +780,10 @@ class ClaimSteps:
         forgotten = [at for at in forgotten if at not in self.undos]
         try:
             if forgotten:
-                raise OutcomeUnknown(
+                raise self.doubts(
+                    forgotten[0],
                     f"Step {label(forgotten[0])} is to be undone, and the code did not ask for it again, so that its "
-                    "undo= is not known"
+                    "undo= is not known",
                 )
             for step in reversed(self.undos.values()):
                 yield from self._undo(step)
@@ -789,7 +809,7 @@ class ClaimSteps:
                 return
         match MEETS[StepState.STARTED if row is None else row.state, Aim.UNDO]:
             case Act.DOUBT:
-                raise OutcomeUnknown(f"Step {label(at)} cannot be undone: it may or may not have happened")
+                raise self.doubts(at, f"Step {label(at)} cannot be undone: it may or may not have happened")
             case Act.RUN:
                 assert row is not None
                 self.claim.ensure_held()
@@ -800,8 +820,9 @@ class ClaimSteps:
                 except LeaseLost:
                     raise
                 except Exception as error:
-                    raise OutcomeUnknown(f"Step {label(at)} could not be undone: {error!r}") from error
+                    raise self.doubts(at, f"Step {label(at)} could not be undone: {error!r}") from error
                 yield Put(change(store, work, row._replace(state=StepState.UNDONE), StepState.DONE))
+                self.claim.emit("step_undone", step=label(at))
 
     # ------------------------------------------------------------ waiting
 

@@ -35,6 +35,8 @@ VERBS = (
     "plan",
     "relay",
     "requests",
+    "run",
+    "runs",
     "scan",
     "status",
     "sweep",

@@ -1,7 +1,8 @@
-"""`retrysafe conformance`: check whether a server in any language keeps the HTTP contract, or a store its own.
+"""`retrysafe conformance http`, `client`, `store`: check whether a server, a client or a store keeps its contract.
 
-The server has to offer the conformance fixture, about 60 lines: see the reference page "The conformance fixture".
-Exit code: 0 if no rule failed; 1 if one did; 2 if the server or store could not be checked.
+A server has to offer the conformance fixture, about 60 lines: see the reference page "The conformance fixture". A
+client is a command that makes one POST with a key to the URL in RETRYSAFE_UPSTREAM; it is run once for each rule.
+Exit code: 0 if no rule failed; 1 if one did; 2 if the server, client or store could not be checked.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from retrysafe.cli.opening import add_verbs
 from retrysafe.conformance.capabilities import MODES, Capabilities
+from retrysafe.conformance.profiles import PROFILES
 from retrysafe.errors import ConfigurationError, RetrysafeError
+from retrysafe.http.keys import HEADER
 
 if TYPE_CHECKING:
     from retrysafe.backends.backend import Backend
+    from retrysafe.conformance.report import Report
     from retrysafe.testing.harness import AsyncHarness, SyncHarness
 
 _FORMATS = ("markdown", "json", "junit")
@@ -28,8 +32,9 @@ _FORMATS = ("markdown", "json", "junit")
 
 def add_to(verbs: Any) -> None:
     """Add the verb and the verbs below it to the command line."""
-    below = add_verbs(verbs, "conformance", "check whether a server or a store keeps its contract", __doc__)
+    below = add_verbs(verbs, "conformance", "check whether a server, a client or a store keeps its contract", __doc__)
     _add_http(below)
+    _add_client(below)
     _add_store(below)
 
 
@@ -39,13 +44,31 @@ def _add_http(verbs: Any) -> None:
     )
     parser.add_argument("url", metavar="URL", help="where the server offers the fixture: http://HOST:PORT/PREFIX")
     parser.add_argument("--mode", choices=MODES, metavar="MODE", help="leased or transactional (default: the server's)")
-    parser.add_argument("--only", metavar="IDS", help="only these rules: K1,K2,R8 (default: all)")
+    parser.add_argument("--profile", choices=PROFILES, metavar="NAME", help=f"the terms of {', '.join(PROFILES)}")
     parser.add_argument(
         "--capabilities",
         metavar="FILE",
         type=Path,
         help="what the server supports, as JSON (default: its GET /fixture)",
     )
+    _add_common(parser, "K1,K2,R8", 10.0)
+    parser.set_defaults(run=run_http)
+
+
+def _add_client(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "client",
+        help="check how an HTTP client retries",
+        description="Run a command against a server that settles and hangs up, delays, refuses and lies.",
+    )
+    parser.add_argument("--header", metavar="NAME", default=HEADER, help=f"where its key is (default: {HEADER})")
+    _add_common(parser, "lost,reused", 60.0)
+    parser.add_argument("command", nargs="+", metavar="COMMAND", help="after --, the client and its arguments")
+    parser.set_defaults(run=run_client)
+
+
+def _add_common(parser: argparse.ArgumentParser, rules: str, timeout: float) -> None:
+    parser.add_argument("--only", metavar="IDS", help=f"only these rules: {rules} (default: all)")
     parser.add_argument(
         "--format", choices=_FORMATS, default="markdown", metavar="FORMAT", help="markdown (default), json or junit"
     )
@@ -53,23 +76,46 @@ def _add_http(verbs: Any) -> None:
         "--output", metavar="FILE", type=Path, help="write the report to FILE (default: standard output)"
     )
     parser.add_argument(
-        "--timeout", metavar="SECONDS", type=float, default=10.0, help="how long one step may take (default: 10)"
+        "--timeout",
+        metavar="SECONDS",
+        type=float,
+        default=timeout,
+        help=f"how long one step may take (default: {timeout:g})",
     )
-    parser.set_defaults(run=run_http)
 
 
 def run_http(options: argparse.Namespace) -> int:
     """Check a server."""
-    from retrysafe.conformance.report import FORMATS
     from retrysafe.conformance.running import run
 
+    only = _checked(options)
+    able = None if options.capabilities is None else _capabilities(options.capabilities)
+    profile = None if options.profile is None else PROFILES[options.profile]
+    report = run(options.url, able, mode=options.mode, profile=profile, only=only, timeout=options.timeout)
+    return _told(report, options)
+
+
+def run_client(options: argparse.Namespace) -> int:
+    """Check a client."""
+    from retrysafe.conformance import clients
+
+    only = _checked(options)
+    report = clients.run_client(options.command, header=options.header, only=only, timeout=options.timeout)
+    return _told(report, options)
+
+
+def _checked(options: argparse.Namespace) -> list[str]:
+    """The rules that are asked for, when the other options can be kept."""
     if options.timeout <= 0:
         raise ConfigurationError(f"--timeout {options.timeout:g}: give a number of seconds above 0")
     if options.output is not None and not options.output.absolute().parent.is_dir():
         raise ConfigurationError(f"--output {options.output}: the folder does not exist")
-    only = [part.strip() for part in (options.only or "").split(",") if part.strip()]
-    able = None if options.capabilities is None else _capabilities(options.capabilities)
-    report = run(options.url, able, mode=options.mode, only=only, timeout=options.timeout)
+    return [part.strip() for part in (options.only or "").split(",") if part.strip()]
+
+
+def _told(report: Report, options: argparse.Namespace) -> int:
+    from retrysafe.conformance.report import FORMATS
+
     text = FORMATS[options.format](report)
     if options.output is None:
         sys.stdout.write(text)

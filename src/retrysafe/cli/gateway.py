@@ -2,6 +2,7 @@
 
 A reverse proxy in front of the service: requests with an Idempotency-Key run once, and retries get the first response.
 Prints its settings and guarantees, then serves until SIGTERM. Exit code: 0, or 2 if it could not be started.
+`retrysafe gateway mcp` guards tools of an MCP server.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from retrysafe.backends.commands import STORE
-from retrysafe.cli.opening import SECRET
+from retrysafe.boundary import Boundary
+from retrysafe.cli.opening import SECRET, add_store_option, store_of
 from retrysafe.cli.rendering import say
 from retrysafe.errors import ConfigurationError
 
@@ -38,6 +40,52 @@ def add_to(verbs: Any) -> None:
     parser.add_argument("--openapi", metavar="FILE", help="routes from the service's OpenAPI document, or /PATH on it")
     parser.add_argument("--check", action="store_true", help="print settings and guarantees, and exit")
     parser.set_defaults(run=run)
+    _add_mcp(parser.add_subparsers(title="verbs", metavar="VERB"))
+
+
+def _add_mcp(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "mcp",
+        help="guard tools of an MCP server over stdio",
+        description="Run an MCP server over stdio, and do each call of the tools that are named once.",
+    )
+    add_store_option(parser)
+    parser.add_argument("--name", metavar="NAME", required=True, help="the server's name, part of every key's identity")
+    parser.add_argument(
+        "--guard",
+        metavar="TOOL=ARGUMENT",
+        action="append",
+        required=True,
+        help="a tool, and the argument that names the intent; TOOL alone: only _meta has the key; may be repeated",
+    )
+    parser.add_argument(
+        "--principal", metavar="NAME", required=True, help="the user whose calls these are; shared: all users are one"
+    )
+    parser.add_argument(
+        "--effects",
+        choices=("external", "keyed"),
+        default="external",
+        help="external (default): never call again after a doubt; keyed: the server knows the key in _meta",
+    )
+    parser.add_argument("--window", metavar="TIME", default="24h", help="how long results are kept (default: 24h)")
+    parser.add_argument("command", metavar="COMMAND", nargs="+", help="behind --, the server and its arguments")
+    parser.set_defaults(run=run_mcp)
+
+
+def run_mcp(options: argparse.Namespace) -> int:
+    """Stand in front of an MCP server."""
+    from retrysafe.agents.gateway import Gateway
+
+    boundary = Boundary(options.name, store=store_of(options), effects=options.effects, window=options.window)
+    tools = {tool: argument or None for tool, _, argument in (guard.partition("=") for guard in options.guard)}
+
+    async def serve() -> None:
+        await boundary.acheck()
+        await Gateway(boundary, tools, options.command, options.principal).run()
+        await boundary.aclose()
+
+    asyncio.run(serve())
+    return 0
 
 
 def run(options: argparse.Namespace) -> int:

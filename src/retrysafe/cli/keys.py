@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
-from retrysafe.admin import selection
+from retrysafe.admin import runs, selection
 from retrysafe.admin.answers import json_result
 from retrysafe.admin.operator import MOST_COUNTED, SHORTEST_PREFIX, UNKNOWN, Look, Operator
 from retrysafe.admin.rendering import RELEASING, consequence, details, explain, next_steps, result, summary
@@ -60,7 +60,7 @@ def add_to(verbs: Any) -> None:
 def _add_list(verbs: Any) -> None:
     parser = verbs.add_parser("list", help="list keys", description="List keys, without their results.")
     add_store(parser)
-    _add_filter(parser)
+    add_filter(parser)
     parser.add_argument(
         "--state",
         metavar="NAME",
@@ -83,7 +83,7 @@ def _add_show(verbs: Any) -> None:
         description="Show one key: its state, what a retry gets now, and what you can do. Exit code 1 also means "
         "that --payload differs.",
     )
-    _add_naming(parser)
+    add_naming(parser)
     parser.add_argument("--result", action="store_true", help="show the stored result, which may be confidential")
     parser.add_argument(
         "--payload",
@@ -100,7 +100,7 @@ def _add_resolve(verbs: Any) -> None:
         description="Settle a key whose outcome is unknown, after you found out where its effect would be visible. "
         "With --all, settle every unknown key that the filter selects: asks first.",
     )
-    named = _add_naming(parser)
+    named = add_naming(parser)
     named.add_argument("--all", action="store_true", help="every unknown key that the filter selects")
     _add_times(parser)
     parser.add_argument("--dry-run", action="store_true", help="with --all: only print how many, and the first of them")
@@ -143,7 +143,7 @@ def _add_release(verbs: Any) -> None:
         description="Let the next attempt run a key whose outcome is unknown: you know that its effect did not happen, "
         "and that the attempt has ended. Needs --reason, and asks first: if you are wrong, the effect happens twice.",
     )
-    _add_naming(parser)
+    add_naming(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask (needed where there is no terminal)")
     add_audit(parser)
     parser.set_defaults(run=run_resolve, outcome="released", result=None, status=None)
@@ -155,7 +155,7 @@ def _add_expire(verbs: Any) -> None:
         help="end a key's window, so that its next use runs the work again",
         description="End the window of a settled key: its next use runs the work again. Asks first.",
     )
-    _add_naming(parser)
+    add_naming(parser)
     parser.add_argument(
         "--forget",
         action="store_true",
@@ -168,7 +168,7 @@ def _add_expire(verbs: Any) -> None:
     parser.set_defaults(run=run_expire)
 
 
-def _add_filter(parser: argparse.ArgumentParser) -> None:
+def add_filter(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--boundary", metavar="NAME", help="the boundary")
     parser.add_argument("--operation", metavar="NAME", help="the operation")
     parser.add_argument("--scope", metavar="TEXT", help="the scope; '' is the empty one")
@@ -182,14 +182,14 @@ def _add_times(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_naming(parser: argparse.ArgumentParser) -> Any:
+def add_naming(parser: argparse.ArgumentParser) -> Any:
     """Add the options that name one key; return the group of those that exclude each other."""
     add_store(parser)
     named = parser.add_mutually_exclusive_group(required=True)
     named.add_argument("key", metavar="KEY", nargs="?", default=argparse.SUPPRESS, help="the key itself")
     named.add_argument("--key", metavar="KEY", help="the key itself, if it begins with a hyphen: --key=-K")
     named.add_argument("--hash", metavar="HEX", help="its hash, or the first digits of it (as in the log)")
-    _add_filter(parser)
+    add_filter(parser)
     parser.add_argument(
         "--secret-env", metavar="NAME", help=f"the environment variable with the boundary's secret (default: {SECRET})"
     )
@@ -249,7 +249,7 @@ def _more(found: Any, limit: int, count: int) -> str:
 def run_show(options: argparse.Namespace) -> int:
     """Show one key."""
     with open_operator(options) as operator:
-        record = _the_record(operator, options, changes=False)
+        record = find_record(operator, options, changes=False)
         if record is None:
             return 1
         shown = details(record)
@@ -260,7 +260,12 @@ def run_show(options: argparse.Namespace) -> int:
         if options.result:
             stored = without_note(record.result)
             shown["result"] = None if stored is None else result(stored)
-        shown["next"] = next_steps(record, commands_of(options))
+        run = operator.show_run(record)
+        commands = commands_of(options)
+        if run.steps:
+            shown |= {"why": runs.explain(run), "in_doubt": runs.doubt(run)}
+            shown["run"] = commands.line("runs show", [("hash", record.key.hex())])
+        shown["next"] = runs.actions(run, commands)
     if options.json:
         print(as_json(shown | ({"differing": list(differing)} if options.payload is not None else {})))
     else:
@@ -287,7 +292,7 @@ def _compare(record: Record, options: argparse.Namespace) -> tuple[str, ...]:
     if not record.fingerprint:
         raise ConfigurationError("--payload: this key was claimed without a payload.")
     path = options.payload
-    given = _decode(_json(sys.stdin.read() if path == "-" else _read(path), "--payload"), "--payload")
+    given = _decode(read_json(sys.stdin.read() if path == "-" else _read(path), "--payload"), "--payload")
     secrets = fingerprint_secrets(keys.check_secret(secret_of(options)), keyring_of(options))
     counted = secrets.counted_as(record.fingerprint, fingerprint.of_payload(given), record.key)
     if counted is None:
@@ -315,15 +320,15 @@ def run_resolve(options: argparse.Namespace) -> int:
     with open_operator(options, log) as operator:
         if getattr(options, "all", False):
             return _resolve_all(operator, answer, options)
-        record = _the_record(operator, options)
+        record = find_record(operator, options)
         if record is None:
             return 1
         if resolution(options.outcome) not in possible(record):
             return _not_possible(record, options)
         if options.outcome == "released" and not _may_run_twice(consequence(record), options):
-            return _report_unchanged("Nothing was changed.", options)
+            return report_unchanged("Nothing was changed.", options)
         change = operator.resolve(record, options.outcome, result=answer, reason=options.reason)
-        return _conclude(change, log, options)
+        return conclude(change, log, options)
 
 
 def _resolve_all(operator: Operator, answer: Any, options: argparse.Namespace) -> int:
@@ -385,7 +390,7 @@ def _answer(outcome: Outcome, given: str | None) -> Any:
                 "--as completed needs --result JSON, what retries get (null for nothing); or, for the key of an HTTP "
                 "request, the --status, --header, --content-type and --body of its response."
             )
-        stored = _json(given, "--result")
+        stored = read_json(given, "--result")
         if '"object"' not in given:  # which only the return annotation can rebuild
             _decode(stored, "--result")
         return stored
@@ -421,7 +426,7 @@ def _bytes(path: str) -> bytes:
         raise ConfigurationError(f"--body-file {path}: {error.strerror}.") from error
 
 
-def _json(text: str, option: str) -> StoredResult:
+def read_json(text: str, option: str) -> StoredResult:
     try:
         return json_result(text)
     except ValueError as error:
@@ -443,16 +448,16 @@ def run_expire(options: argparse.Namespace) -> int:
     """End a key's window."""
     log = AuditLog(options)
     with open_operator(options, log) as operator:
-        record = _the_record(operator, options)
+        record = find_record(operator, options)
         if record is None:
             return 1
         if Transition.EXPIRE not in possible(record):
             return _not_possible(record, options)
         if record.effective_state is EffectiveState.EXPIRED and not options.forget:
-            return _report_unchanged("Its window has already ended. To end its memory too, add --forget.", options)
+            return report_unchanged("Its window has already ended. To end its memory too, add --forget.", options)
         if not _confirm(record, options):
-            return _report_unchanged("Nothing was changed.", options)
-        return _conclude(operator.expire(record, forget=options.forget, reason=options.reason), log, options)
+            return report_unchanged("Nothing was changed.", options)
+        return conclude(operator.expire(record, forget=options.forget, reason=options.reason), log, options)
 
 
 def _confirm(record: Record, options: argparse.Namespace) -> bool:
@@ -464,9 +469,9 @@ def _confirm(record: Record, options: argparse.Namespace) -> bool:
     return _ask(warning, "Expire it?", options)
 
 
-def _conclude(change: Change, log: AuditLog, options: argparse.Namespace) -> int:
+def conclude(change: Change, log: AuditLog, options: argparse.Namespace) -> int:
     if not change.done:
-        return _report_unchanged(
+        return report_unchanged(
             f"Nothing was changed: another process changed the key meanwhile. {_state(change.record)}", options
         )
     if options.json:
@@ -481,10 +486,10 @@ def _conclude(change: Change, log: AuditLog, options: argparse.Namespace) -> int
 def _not_possible(record: Record, options: argparse.Namespace) -> int:
     steps = "; ".join(step["command"] for step in next_steps(record, commands_of(options)))
     can = f"Possible commands: {steps}" if steps else "No command applies."
-    return _report_unchanged(f"Nothing was changed. {_state(record)} {can}", options)
+    return report_unchanged(f"Nothing was changed. {_state(record)} {can}", options)
 
 
-def _report_unchanged(message: str, options: argparse.Namespace) -> int:
+def report_unchanged(message: str, options: argparse.Namespace) -> int:
     if options.json:
         print(as_json({"done": False, "message": message}))
     print(f"retrysafe: {plain(message)}", file=sys.stderr)
@@ -507,14 +512,14 @@ _PLAIN = (EffectiveState.COMPLETED, EffectiveState.FAILED, EffectiveState.RELEAS
 # ---------------------------------------------------------------- which key
 
 
-def _the_record(operator: Operator, options: argparse.Namespace, *, changes: bool = True) -> Record | None:
+def find_record(operator: Operator, options: argparse.Namespace, *, changes: bool = True) -> Record | None:
     """The one record that the options name, or None after printing that it was not found."""
     if options.key is not None:
         return _by_key(operator, options, changes=changes)
     wanted = Filter(options.boundary, options.operation, options.scope)
     found = operator.matching(options.hash, wanted)
     if not found:
-        _report_unchanged(f"No record has a hash that begins with {options.hash}.", options)
+        report_unchanged(f"No record has a hash that begins with {options.hash}.", options)
         return None
     return operator.show(_only(found, f"--hash {options.hash}", options).key)
 
@@ -545,7 +550,7 @@ def _by_key(operator: Operator, options: argparse.Namespace, *, changes: bool) -
         found = operator.matching(key, Filter(boundary, operation, scope))
     if found:
         return operator.show(_only(found, "The key", options).key)
-    _report_unchanged(_missing(operator, options), options)
+    report_unchanged(_missing(operator, options), options)
     return None
 
 

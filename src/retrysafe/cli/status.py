@@ -12,6 +12,7 @@ from typing import Any
 
 from retrysafe.admin.operator import Status
 from retrysafe.admin.rendering import duration
+from retrysafe.admin.runs import of_stranded
 from retrysafe.backends.commands import Commands
 from retrysafe.cli.opening import add_store, commands_of, open_operator, store_of
 from retrysafe.cli.rendering import as_json, lines, say, table
@@ -85,6 +86,7 @@ def _as_json(status: Status, refused: list[str]) -> dict[str, Any]:
         "records": [_tally(tally) for tally in status.tallies],
         "unknown": _count(status, EffectiveState.UNKNOWN),
         "forgotten": _count(status, EffectiveState.FORGOTTEN),
+        "stranded": len(status.stranded.runs),
         "clock": None if status.clock is None else status.clock._asdict(),
     }
 
@@ -128,6 +130,8 @@ def _as_text(status: Status, refused: list[str], commands: Commands) -> Iterator
     if unknown := _count(status, EffectiveState.UNKNOWN):
         listed = commands.line("keys list", [("state", "unknown")])
         yield f"!! {unknown} unknown, to be settled by a person: {listed}"
+    if status.stranded.runs:
+        yield f"!! {of_stranded(status.stranded)} {commands.line('runs list', [('stranded', '')])}"
     if forgotten := _count(status, EffectiveState.FORGOTTEN):
         yield f"{forgotten} forgotten, to be removed by: {commands.line('sweep')}"
     for text in refused:

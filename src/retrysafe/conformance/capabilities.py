@@ -19,12 +19,14 @@ FEATURES = frozenset(
 )
 LIMITS = frozenset({"request", "request_memory", "response", "lease", "window"})
 CHOICES: Mapping[str, tuple[Any, ...]] = {
+    "header": ("Idempotency-Key",),
     "key_syntax": ("lenient", "strict", "bare"),
     "key_policy": ("any", "strong", "uuid"),
     "required": (False, True),
     "methods": (["POST", "PATCH"],),
     "concurrency": ("reject", "wait"),
     "concurrent_status": (409, 423, 202, 429),
+    "retry_after": (True, False),
     "mismatch_status": (422,),
     "on_5xx": ("release", "store", "unknown"),
     "on_4xx": ("store", "release"),
@@ -36,7 +38,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "headers": ("all",),
 }
 """The free choices of the contract: the default first, then the others; of those in `_FREE` any other."""
-_FREE = frozenset({"methods", "mismatch_status", "headers"})
+_FREE = frozenset({"header", "methods", "mismatch_status", "headers"})
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from uuid import uuid4
 from retrysafe.conformance.capabilities import Capabilities
 from retrysafe.conformance.wire import Fields, Reply, ServerAddress, Silent, WireConnection, WireRequest
 
-KEY = "Idempotency-Key"
 MARKER = "Idempotent-Replayed"
 BODY = b'{"n":1}'
 _POLL = 0.01
@@ -55,6 +54,8 @@ class Harness:
         self.to = to
         self.capabilities = capabilities
         self.timeout = timeout
+        self.header: str = capabilities.choice("header")
+        """The name of the field that carries the key."""
         self.id = uuid4().hex
         self.key = str(uuid4())
         self.notes: list[str] = []
@@ -83,7 +84,7 @@ class Harness:
         ordered = json.dumps({"id": id or self.id, **script})
         if "gate" in script:
             self._gates.add(id or self.id)
-        fields = [(KEY, line) for line in lines]
+        fields = [(self.header, line) for line in lines]
         fields += [("Fixture-Script", ordered)]
         fields += [("Authorization", f"Bearer {call.who}")] * (call.who is not None)
         fields += [("Content-Type", call.content_type)] * bool(call.body)
@@ -119,12 +120,12 @@ class Harness:
 
     def note(self, request: WireRequest, came: str) -> None:
         """Keep an exchange for the report."""
-        keys = "".join(f" {KEY}: {value}" for name, value in request.fields if name == KEY)
+        keys = "".join(f" {name}: {value}" for name, value in request.fields if name == self.header)
         script = next((value for name, value in request.fields if name == "Fixture-Script"), "")
         others = "".join(
             f" {name}: {value}"
             for name, value in request.fields
-            if name not in (KEY, "Fixture-Script", "Authorization")
+            if name not in (self.header, "Fixture-Script", "Authorization")
             and (name, value) != ("Content-Type", "application/json")
         )
         body = f" {_short(request.body)}" if request.body else ""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from xml.etree import ElementTree as ET
 
 from retrysafe.conformance.capabilities import Capabilities
-from retrysafe.conformance.rules import RULES
+from retrysafe.conformance.rules import KNOWN
 
 
 class Verdict(StrEnum):
@@ -25,7 +25,7 @@ class Result(NamedTuple):
     """One rule on one server.
 
     Attributes:
-        rule: The rule's ID, a key of `RULES`.
+        rule: The rule's ID, a key of `KNOWN`.
         verdict: What became of it.
         reason: Why it was skipped, or why it can't be seen from outside; with other verdicts, what was left out.
         expected: What should have come; of a rule that passed, what it asks for.
@@ -44,7 +44,7 @@ class Result(NamedTuple):
 
     def __str__(self) -> str:
         """The result in words, as an assertion would put it."""
-        rule = RULES[self.rule]
+        rule = KNOWN[self.rule]
         text = f"{self.rule} {self.verdict}: {rule.text} ({rule.source})"
         if self.verdict is not Verdict.FAILED:
             return f"{text} {self.reason}".rstrip()
@@ -52,10 +52,10 @@ class Result(NamedTuple):
 
 
 class Report(NamedTuple):
-    """The results of all rules on one server."""
+    """The results of all rules on one server, or on a client, which has a command for an address."""
 
     address: str
-    capabilities: Capabilities
+    capabilities: Capabilities | None
     results: Sequence[Result]
 
     def of(self, verdict: Verdict) -> Iterator[Result]:
@@ -79,22 +79,23 @@ def markdown(report: Report) -> str:
 
 
 def _markdown(report: Report) -> Iterator[str]:
-    able = report.capabilities
-    named = " ".join(part for part in (able.name, able.version) if part) or "A server"
-    on = f" on {able.server}" if able.server else ""
-    yield f"# {named}{on}: HTTP conformance"
-    yield ""
-    yield f"{report.address}, {able.mode} mode: " + ", ".join(f"{n} {name}" for name, n in report.counts.items()) + "."
+    able, counts = report.capabilities, ", ".join(f"{n} {name}" for name, n in report.counts.items())
+    if able is None:
+        yield from ("# A client: HTTP conformance", "", f"{report.address}: {counts}.")
+    else:
+        named = " ".join(part for part in (able.name, able.version) if part) or "A server"
+        on = f" on {able.server}" if able.server else ""
+        yield from (f"# {named}{on}: HTTP conformance", "", f"{report.address}, {able.mode} mode: {counts}.")
     yield ""
     yield "| rule | verdict | what it asks for | source | remark |"
     yield "| --- | --- | --- | --- | --- |"
     for result in report.results:
-        rule = RULES[result.rule]
+        rule = KNOWN[result.rule]
         level = " (S)" if rule.should else ""
         cells = (f"{result.rule}{level}", result.verdict.value, rule.text, rule.source, _remark(result))
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
     for result in report.of(Verdict.FAILED):
-        yield from ("", f"## {result.rule} failed", "", RULES[result.rule].text, "")
+        yield from ("", f"## {result.rule} failed", "", KNOWN[result.rule].text, "")
         yield from (f"- expected: {result.expected}", f"- came: {result.came}", "- sent:", "", "```text")
         yield from result.sent
         yield "```"
@@ -103,7 +104,7 @@ def _markdown(report: Report) -> Iterator[str]:
 def _remark(result: Result) -> str:
     if result.verdict is Verdict.FAILED:
         return f"came: {result.came}"
-    unseen = RULES[result.rule].unseen
+    unseen = KNOWN[result.rule].unseen
     if result.verdict is Verdict.PASSED and unseen:
         return "; ".join(part for part in (result.reason, f"not seen: {unseen}") if part)
     return result.reason
@@ -112,20 +113,18 @@ def _remark(result: Result) -> str:
 def as_data(report: Report) -> dict[str, Any]:
     """The report as JSON values."""
     able = report.capabilities
+    told = {} if able is None else {name: getattr(able, name) for name in ("name", "version", "server", "mode")}
     return {
         "address": report.address,
-        "name": able.name,
-        "version": able.version,
-        "server": able.server,
-        "mode": able.mode,
-        "choices": dict(able.choices),
+        **told,
+        **({} if able is None else {"choices": dict(able.choices)}),
         "counts": report.counts,
         "results": [_result(result) for result in report.results],
     }
 
 
 def _result(result: Result) -> dict[str, Any]:
-    rule = RULES[result.rule]
+    rule = KNOWN[result.rule]
     return {
         "rule": result.rule,
         "verdict": result.verdict.value,
@@ -147,10 +146,10 @@ def as_json(report: Report) -> str:
 
 def junit(report: Report) -> str:
     """The report as JUnit's XML: one suite, one test case per rule; what can't be seen counts as skipped."""
-    counts = report.counts
+    counts, kind = report.counts, "client" if report.capabilities is None else "http"
     suite = ET.Element(
         "testsuite",
-        name=f"retrysafe conformance http {report.address}",
+        name=f"retrysafe conformance {kind} {report.address}",
         tests=str(len(report.results)),
         failures=str(counts[Verdict.FAILED]),
         errors="0",
@@ -158,9 +157,9 @@ def junit(report: Report) -> str:
         time=f"{sum(result.seconds for result in report.results):.3f}",
     )
     for result in report.results:
-        name = f"{result.rule} {RULES[result.rule].text}"
+        name = f"{result.rule} {KNOWN[result.rule].text}"
         case = ET.SubElement(
-            suite, "testcase", classname="retrysafe.conformance.http", name=name, time=f"{result.seconds:.3f}"
+            suite, "testcase", classname=f"retrysafe.conformance.{kind}", name=name, time=f"{result.seconds:.3f}"
         )
         if result.verdict is Verdict.FAILED:
             failure = ET.SubElement(case, "failure", message=f"expected {result.expected}; came {result.came}")

@@ -221,3 +221,20 @@ RULES: Mapping[str, Rule] = {
     ),
 }
 """Every server rule by its ID, in the contract's order; D1 and T1 are its defaults and its transactional mode."""
+
+CLIENT_RULES: Mapping[str, Rule] = {
+    "lost": Rule("After an answer that was lost, the same request comes again under the same key.", "D§2.6"),
+    "cut": Rule("An answer that breaks off is one that was lost.", "H§8"),
+    "delayed": Rule("An answer that does not come is waited for, or asked for under the same key.", "D§2.6"),
+    "busy": Rule("409 with Retry-After: the answer is asked for again, under the same key, not earlier.", "D§2.7"),
+    "failed": Rule("After a 500, the same request comes again under the same key.", "H§15.6.1", should=True),
+    "overloaded": Rule("After a 503, no retry comes before the Retry-After in seconds.", "H§10.2.3"),
+    "throttled": Rule("After a 429, no retry comes before the Retry-After that is a date.", "H§10.2.3"),
+    "reused": Rule("After 422 for a reused key nothing is sent again, under any key.", "D§2.7"),
+    "invalid": Rule("After 400 nothing is sent again.", "D§2.7"),
+    "final": Rule("A 500 that is marked as a replay is final.", "the contract", should=True),
+    "lie": Rule("After a lost answer, a 422 is no reason for a new key.", "the contract"),
+    "down": Rule("Retries end: at most 20 requests to a server that only fails.", "H§9.2.2"),
+}
+"""The rules for clients by the scenario that checks each."""
+KNOWN: Mapping[str, Rule] = {**RULES, **CLIENT_RULES}

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 from retrysafe.conformance.capabilities import Capabilities, Mode, parse
 from retrysafe.conformance.cases import CASES
 from retrysafe.conformance.harness import Harness, Inapplicable, RuleBroken, Unusable
+from retrysafe.conformance.profiles import Profile
 from retrysafe.conformance.report import Report, Result, Verdict
 from retrysafe.conformance.rules import RULES
 from retrysafe.conformance.wire import ServerAddress, Silent, WireConnection, WireRequest, address
@@ -23,6 +24,7 @@ def run(
     capabilities: Capabilities | None = None,
     *,
     mode: Mode | None = None,
+    profile: Profile | None = None,
     only: Collection[str] = (),
     timeout: float = TIMEOUT,
 ) -> Report:
@@ -32,6 +34,7 @@ def run(
         url: The server's address, ``http://HOST:PORT/PREFIX``, below which it offers the fixture.
         capabilities: What the server is and can; by default its own ``GET /fixture`` is read.
         mode: Overrides the mode that it declares.
+        profile: The terms of a protocol, which go before what it declares; see `profiles.PROFILES`.
         only: The IDs of the rules to check; by default all.
         timeout: Seconds that the server may take for one step.
 
@@ -43,6 +46,8 @@ def run(
     able = capabilities or read(to, timeout)
     if mode is not None:
         able = able.in_mode(mode)
+    if profile is not None:
+        able = profile.over(able)
     _reset(to, able, timeout)
     return Report(str(to), able, [_check(rule, to, able, timeout) for rule in RULES if not only or rule in only])
 

@@ -17,7 +17,7 @@ class Right(StrEnum):
     """A right of a principal, beside reading. No right contains another."""
 
     RESOLVE = "resolve"
-    """Settle keys whose outcome is unknown: as completed, as failed, or released to be run again."""
+    """Settle keys whose outcome is unknown: as completed, as failed, or released to be run again. Give up runs."""
     EXPIRE = "expire"
     """End the window of a settled key, so that its next use runs the work again."""
     REDRIVE = "redrive"

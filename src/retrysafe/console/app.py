@@ -21,10 +21,11 @@ from retrysafe.admin.audit import Audit
 from retrysafe.admin.operator import Operator, connect
 from retrysafe.backends import registry
 from retrysafe.backends.database import WITH_SCHEMA
+from retrysafe.backends.steps import runs_of
 from retrysafe.boundary import Boundary
 from retrysafe.claims.encryption import Keyring
 from retrysafe.console import boundaries as boundary_pages
-from retrysafe.console import bulk, doctor, keys, messages, now, templates
+from retrysafe.console import bulk, doctor, keys, messages, now, runs, templates
 from retrysafe.console.access import Access, Principal
 from retrysafe.console.operations import Operations
 from retrysafe.console.security import HEADERS, Denied, Forms, check_host, check_origin, host_of, page_before
@@ -43,10 +44,11 @@ MOST_FIELDS = 100
 
 _OF_MESSAGES = (*bulk.MESSAGE_PAGES, *messages.PAGES)
 PAGES: tuple[ConsolePage, ...] = (
-    *now.PAGES, *bulk.KEY_PAGES, *keys.PAGES, *_OF_MESSAGES, *boundary_pages.PAGES, *doctor.PAGES, *bulk.PAGES
+    *now.PAGES, *bulk.KEY_PAGES, *keys.PAGES, *runs.PAGES, *_OF_MESSAGES,
+    *boundary_pages.PAGES, *doctor.PAGES, *bulk.PAGES
 )  # fmt: skip
 """Every page; where paths overlap, the first one is meant."""
-_AREAS = (now.AREA, keys.AREA, keys.UNKNOWN, messages.AREA, boundary_pages.AREA, doctor.AREA, bulk.AREA)
+_AREAS = (now.AREA, keys.AREA, keys.UNKNOWN, runs.AREA, messages.AREA, boundary_pages.AREA, doctor.AREA, bulk.AREA)
 
 
 class Console:
@@ -109,8 +111,8 @@ class Console:
         self.has_messages = self._backend.kind in WITH_SCHEMA
         self._hosts = None if hosts is None else frozenset(map(host_of, hosts))
         self.access = access
-        without = () if self.has_messages else (messages.AREA,)
-        self.areas = tuple(area for area in _AREAS if area not in without)
+        offered = {messages.AREA: self.has_messages, runs.AREA: runs_of(self._backend) is not None}
+        self.areas = tuple(area for area in _AREAS if offered.get(area, True))
         self.operations = Operations(self, lambda plan, cursor: bulk.step(self, plan, cursor))
         shown = (page for page in PAGES if self.has_messages or page not in _OF_MESSAGES)
         routes = [Route(page.path, self._endpoint(page), methods=[page.method]) for page in shown]

@@ -8,11 +8,11 @@ from typing import Any, get_args
 
 from starlette.responses import Response
 
-from retrysafe.admin import selection
+from retrysafe.admin import runs, selection
 from retrysafe.admin.answers import json_result, response_from_form
 from retrysafe.admin.describe import describe
 from retrysafe.admin.operator import SHORTEST_PREFIX, Operator
-from retrysafe.admin.rendering import RELEASING, next_steps, result
+from retrysafe.admin.rendering import RELEASING, result
 from retrysafe.claims.notes import without_note
 from retrysafe.claims.responses import is_http
 from retrysafe.console.access import Right
@@ -124,14 +124,15 @@ def show_key(visit: Visit) -> Response:
 def reveal(visit: Visit) -> Response:
     """The same with its stored result."""
     with visit.operator() as operator:
-        stored = operator.reveal(_record_as_seen(visit, operator), reason=visit.field("reason"))
+        stored = operator.reveal(record_as_seen(visit, operator), reason=visit.field("reason"))
     return _key(visit, revealed=None if stored is None else result(stored))
 
 
 def _key(visit: Visit, *, done: str = "", revealed: dict[str, Any] | None = None) -> Response:
     with visit.operator() as operator:
-        record = operator.show(_hash(visit))
-    if record is None:
+        record = operator.show(hash_of(visit))
+        run = None if record is None else operator.show_run(record)
+    if record is None or run is None:
         raise Denied(404, "No such key", "The store has no record under this hash. It may have been swept.")
     named = next((one for one in visit.console.boundaries if one.name == record.boundary), None)
     return visit.page(
@@ -141,11 +142,13 @@ def _key(visit: Visit, *, done: str = "", revealed: dict[str, Any] | None = None
         record=record._replace(result=without_note(record.result)),
         http=is_http(record.operation),
         state=record.reported_state,
-        why=why(record),
+        why=why(record)._replace(state=runs.explain(run)),
+        run=run,
+        doubt=runs.doubt(run),
         boundary=None if named is None else describe(named),
         parts=list(fingerprint.names(record.fingerprint)),
         shown=visit.commands.line("keys show", [("hash", record.key.hex())]),
-        steps=next_steps(record, visit.commands),
+        steps=runs.actions(run, visit.commands),
         outcomes=[_OUTCOMES[event] for event in possible(record) if event in _OUTCOMES],
         expirable=Transition.EXPIRE in possible(record),
         revealed=revealed,
@@ -161,9 +164,9 @@ def resolve(visit: Visit) -> Response:
     outcome = outcome_of(visit)
     reason = reason_of(visit, outcome)
     with visit.operator() as operator:
-        seen = _record_as_seen(visit, operator)
+        seen = record_as_seen(visit, operator)
         if resolution(outcome) not in possible(seen):
-            raise _change_refusal(seen)
+            raise change_refusal(seen)
         answer = _response_of(visit, outcome) if is_http(seen.operation) else answer_of(visit, outcome)
         try:
             change = operator.resolve(seen, outcome, result=answer, reason=reason)
@@ -177,9 +180,9 @@ def expire(visit: Visit) -> Response:
     if visit.field("confirmed") != "yes":
         raise Denied(400, "Not confirmed", "Nothing was changed: confirm that the work may run again.")
     with visit.operator() as operator:
-        seen = _record_as_seen(visit, operator)
+        seen = record_as_seen(visit, operator)
         if Transition.EXPIRE not in possible(seen):
-            raise _change_refusal(seen)
+            raise change_refusal(seen)
         change = operator.expire(seen, forget=visit.field("forget") == "yes", reason=visit.field("reason"))
     return _conclude(visit, change, "expired")
 
@@ -227,7 +230,7 @@ def _response_of(visit: Visit, outcome: Outcome) -> Any:
         raise Denied(400, "No response", f"Nothing was changed: {error}") from None
 
 
-def _hash(visit: Visit) -> bytes:
+def hash_of(visit: Visit) -> bytes:
     try:
         found = bytes.fromhex(visit.path("digits"))
     except ValueError:
@@ -237,17 +240,17 @@ def _hash(visit: Visit) -> bytes:
     return found
 
 
-def _record_as_seen(visit: Visit, operator: Any) -> Record:
+def record_as_seen(visit: Visit, operator: Any) -> Record:
     """The record, if it is still as the form's page showed it."""
-    record: Record | None = operator.show(_hash(visit))
+    record: Record | None = operator.show(hash_of(visit))
     if record is None:
         raise Denied(404, "No such key", "Nothing was changed: the key no longer exists.")
     if f"{record.attempt}:{record.version}" != visit.field("seen"):
-        raise _change_refusal(record)
+        raise change_refusal(record)
     return record
 
 
-def _change_refusal(record: Record) -> Denied:
+def change_refusal(record: Record) -> Denied:
     told = f"Nothing was changed: the key is {record.reported_state.value} by now. Load its page again."
     return Denied(409, "The key has changed", told)
 
@@ -256,7 +259,7 @@ def _conclude(visit: Visit, change: Change, done: str) -> Response:
     if not change.done:
         if change.record is None:
             raise Denied(409, "The key has changed", "Nothing was changed: the key no longer exists.")
-        raise _change_refusal(change.record)
+        raise change_refusal(change.record)
     return visit.go(f"/keys/{visit.path('digits')}", [("done", done)])
 
 

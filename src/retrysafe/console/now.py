@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from retrysafe.admin.operator import Operator, Sample
 from retrysafe.admin.rendering import duration
+from retrysafe.admin.runs import FoundRuns, of_stranded
 from retrysafe.backends.commands import Commands
 from retrysafe.console.visit import Area, ConsolePage, Visit
 from retrysafe.messaging.inbox.operator import Consuming
@@ -18,6 +19,8 @@ from retrysafe.messaging.relay.procedures import GONE
 from retrysafe.protocol.records import Count, EffectiveState, Filter, counted
 
 AREA = Area("Now", "/")
+GLANCED = 5
+"""Pages of runs that are looked at for those that are stranded: the page of runs looks at more."""
 UNKNOWN = Filter(states=frozenset({EffectiveState.UNKNOWN}))
 
 
@@ -35,6 +38,7 @@ def show(visit: Visit) -> Response:
     with visit.operator() as operator:
         unknown, sample = operator.count(UNKNOWN), operator.sample()
         oldest = _oldest(operator) if unknown.records else 0.0
+        stranded = operator.find_stranded(pages=GLANCED)
     status, inboxes = None, list[Consuming]()
     if visit.console.has_messages:
         with visit.outbox() as outbox:
@@ -44,6 +48,7 @@ def show(visit: Visit) -> Response:
     commands = visit.commands
     needs = [
         *_of_keys(unknown, oldest, commands),
+        *_of_runs(stranded, commands),
         *(of_outbox(status, commands) if status else ()),
         *of_inboxes(inboxes, commands),
     ]
@@ -82,6 +87,11 @@ def _of_keys(unknown: Count, oldest: float, commands: Commands) -> Iterator[Need
         text = f"{number} {what} unknown: their effect may have happened, and every retry is refused until they are "
         text += f"settled. The oldest waits for {duration(oldest)}."
         yield Need(text, "/unknown", commands.line("keys list", [("state", "unknown")]))
+
+
+def _of_runs(stranded: FoundRuns, commands: Commands) -> Iterator[Need]:
+    if stranded.runs:
+        yield Need(of_stranded(stranded), "/runs?stranded=yes", commands.line("runs list", [("stranded", "")]))
 
 
 PAGES = (ConsolePage("/", show),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from django.db import router
+from django.db import OperationalError, router
 from django.db.migrations.operations.base import Operation
 
 from retrysafe.backends import migrations
@@ -34,13 +34,13 @@ class Schema(Operation):
             return
         _complete(schema_editor)
         if _version(schema_editor) < self.version:
-            _execute(schema_editor, migrations.forward(schema_editor.connection.vendor, self.version))
+            _execute_soon(schema_editor, migrations.forward(schema_editor.connection.vendor, self.version))
 
     def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
         """Undo the version."""
         if self._is_meant(app_label, schema_editor):
             _complete(schema_editor)
-            _execute(schema_editor, migrations.backward(schema_editor.connection.vendor, self.version))
+            _execute_soon(schema_editor, migrations.backward(schema_editor.connection.vendor, self.version))
 
     def _is_meant(self, app_label: str, schema_editor: Any) -> bool:
         connection = schema_editor.connection
@@ -68,6 +68,31 @@ def _complete(schema_editor: Any) -> None:
     if connection.vendor == "sqlite":
         found = connection.introspection.table_names()
         _execute(schema_editor, on_demand.completing(found, _version(schema_editor)))
+
+
+_BOUNDS: dict[str, tuple[str, str]] = {
+    "postgresql": ("SET LOCAL lock_timeout = '1s'", "SET LOCAL lock_timeout TO DEFAULT"),
+    "mysql": ("SET SESSION lock_wait_timeout = 1", "SET SESSION lock_wait_timeout = DEFAULT"),
+}
+"""By vendor, what bounds the wait for a lock, behind which claims would wait, and what ends the bound."""
+
+
+def _execute_soon(schema_editor: Any, statements: Iterable[str]) -> None:
+    """Execute statements, but give up after a second behind the lock of another transaction."""
+    bounds = _BOUNDS.get(schema_editor.connection.vendor)
+    if bounds is None or schema_editor.collect_sql:
+        _execute(schema_editor, statements)
+        return
+    bound, unbound = bounds
+    try:
+        _execute(schema_editor, [bound, *statements, unbound])
+    except OperationalError as error:
+        error.add_note(
+            "If another transaction held a lock on retrysafe's tables, claims would have waited behind this migration, "
+            "so it gave up. Migrate again when that transaction has ended, or run `retrysafe migrate`, which tries for "
+            "a minute and names it; `manage.py migrate` finds its work done."
+        )
+        raise
 
 
 def _execute(schema_editor: Any, statements: Iterable[str]) -> None:

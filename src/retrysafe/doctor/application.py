@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from retrysafe.protocol.checks import Check, Facts, Severity
 from retrysafe.protocol.records import Wait
 
 _WINDOWS = "how-to/windows-and-key-memory.md"
+_PROVIDERS = "how-to/call-an-external-api.md"
 SHORT_LEASE = 5.0
 """Seconds; a pause of a garbage collector or a virtual machine may be as long as a shorter lease."""
 
@@ -54,6 +56,17 @@ def _no_probe(facts: Facts) -> str | None:
     if settings.effects != "external" or settings.probe is not None:
         return None
     return "effects='external' without probe=: each unclear outcome waits for a person."
+
+
+def _forgetful_provider(facts: Facts) -> str | None:
+    settings = _settings(facts)
+    retried = min(settings.clocks.window / 1e6, facts["retried_for"] or math.inf)
+    return " ".join(told for one in settings.providers if (told := one.forgets_within(retried))) or None
+
+
+def _lasting_provider(facts: Facts) -> str | None:
+    after: float = facts["forgets_after"]
+    return " ".join(told for one in _settings(facts).providers if (told := one.outlasts(after))) or None
 
 
 def _default_names(facts: Facts) -> str | None:
@@ -114,6 +127,22 @@ BOUNDARY_CHECKS = (
         "probe= in Boundary({name!r}, …), or effects='keyed' if the receiver recognises key_for(…)",
         "how-to/settle-an-unknown-outcome.md",
         _no_probe,
+    ),
+    Check(
+        "boundary-provider-forgets",
+        "Does each provider recognise a key for as long as the boundary a retry?",
+        Severity.WARNING,
+        "window={provider_memory} in Boundary({name!r}, …), or shorter; or a probe= that asks the provider",
+        _PROVIDERS,
+        _forgetful_provider,
+    ),
+    Check(
+        "boundary-provider-outlasts",
+        "Does the boundary remember a key for as long as each provider?",
+        Severity.NOTE,
+        "A new key for new work; or on_expired='refuse' and a longer memory= in Boundary({name!r}, …)",
+        _PROVIDERS,
+        _lasting_provider,
     ),
     Check(
         "boundary-unnamed-operation",
@@ -181,6 +210,8 @@ APPLICATION_CHECKS = (
 def examine_boundary(entry: EntryPoint, retried_for: float | None, request_timeout: float | None) -> list[Diagnosis]:
     """Diagnose a boundary, for clients that retry for so many seconds."""
     facts: dict[str, Any] = {"settings": entry.settings, "name": entry.name, "retried_for": retried_for}
+    kept = [one.kept for one in entry.settings.providers if one.kept is not None]
+    facts |= {"forgets_after": entry.forgets_after, "provider_memory": f"{min(kept, default=0):g}"}
     facts |= {"unnamed": _operations_without_name(entry), "request_timeout": request_timeout}
     return judge(BOUNDARY_CHECKS, facts, f"boundary {entry.name}")
 

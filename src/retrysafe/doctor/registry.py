@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from retrysafe.backends import checks
 from retrysafe.backends import registry as backends
-from retrysafe.doctor import application, messages
+from retrysafe.doctor import application, messages, runs
 from retrysafe.messaging.brokers import checks as broker_checks
 from retrysafe.messaging.brokers import registry as brokers
 from retrysafe.protocol.checks import Check
@@ -17,6 +17,7 @@ def groups() -> Iterator[tuple[str, tuple[Check, ...]]]:
     seen: set[str] = set()
     yield "Every store", checks.CHECKS
     yield "Messages in a store", messages.CHECKS
+    yield "Work in steps", runs.CHECKS
     for spec in backends.specs():
         for kind, reference in spec.checks.items():
             found = spec.load(reference).checks

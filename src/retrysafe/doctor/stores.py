@@ -15,7 +15,7 @@ from retrysafe.backends.checks import Examination, gather
 from retrysafe.backends.commands import naming
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.urls import without_password
-from retrysafe.doctor import messages
+from retrysafe.doctor import messages, runs
 from retrysafe.doctor.diagnosis import Diagnosis, judge
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.protocol.checks import Facts
@@ -46,7 +46,7 @@ def examine(store: Any, within: float, leases: list[float]) -> list[Diagnosis]:
         return _unreachable(name, error.detail or str(error))
     except Exception as error:  # noqa: BLE001 - a store that breaks its driver is a finding
         return _unreachable(name, f"{type(error).__name__} while it was asked")
-    return judge((*checks.CHECKS, *messages.CHECKS, *examination_of(backend.kind).checks), facts, name)
+    return judge((*checks.CHECKS, *messages.CHECKS, *runs.CHECKS, *examination_of(backend.kind).checks), facts, name)
 
 
 def name_of(store: Any) -> str:
@@ -119,6 +119,8 @@ def _facts(backend: Backend, examination: Examination, leases: list[float]) -> S
     schema = facts["schema"]
     if schema is not None and schema.version >= schema.needed:
         facts = {**facts, **(yield from messages.gather(backend))}
+    if schema is None or schema.version >= schema.needed:
+        facts = {**facts, **(yield from runs.gather(backend))}
     return facts
 
 

@@ -29,6 +29,7 @@ from retrysafe.gateway.settings import Settings, TrustedHeader
 from retrysafe.gateway.upstream import ClientGone, Upstream, UpstreamExchange
 from retrysafe.http import asgi
 from retrysafe.http.asgi import HELD, Message, Receive, Scope, Send, guarded, request_of, send_response
+from retrysafe.http.keys import HEADER
 from retrysafe.http.messages import Request
 from retrysafe.http.principals import afind
 from retrysafe.http.problems import Refusal, render
@@ -186,15 +187,16 @@ class ProxiedRequest:
     async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange: asgi.AsgiExchange | None = scope.get(HELD)
         route = self._place.route
-        key = None
+        key, header = None, HEADER
         if exchange is not None and exchange.tried is not None:
+            header = exchange.guard.policy.header
             key = key_field(exchange.tried.key_for("upstream"), route.forward_key)
         length = None if exchange is None else exchange.body_length
         request, settings = self._request, self._settings
         try:
             url = self._upstream.url(request.path, request.query)
             host = None if settings.host == "keep" else self._upstream.host
-            lines = to_upstream(request, self._hop(), host=host, key=key, length=length)
+            lines = to_upstream(request, self._hop(), host=host, key=key, length=length, header=header)
         except Refusal:
             self._not_sent(exchange)
             raise

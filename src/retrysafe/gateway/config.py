@@ -50,6 +50,7 @@ _TABLES = ("admin", "timeouts", "principal", "defaults", "routes")
 _ADMIN: Mapping[str, Read] = {"listen": address, "prefix": text}
 _TIMEOUTS: Mapping[str, Read] = {"connect": seconds, "read": seconds, "total": seconds}
 _OPTIONS: Mapping[str, Read] = {
+    "header": text,
     "key_syntax": text,
     "key_policy": text,
     "operation": text,

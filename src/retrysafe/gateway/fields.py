@@ -52,18 +52,20 @@ class Hop(NamedTuple):
     """The name of the field by which a proxy tells the gateway who asks."""
 
 
-def to_upstream(request: Request, hop: Hop, *, host: str | None, key: str | None, length: int | None) -> Lines:
+def to_upstream(
+    request: Request, hop: Hop, *, host: str | None, key: str | None, length: int | None, header: str = HEADER
+) -> Lines:
     """The fields of the request that is sent on.
 
     ``host`` replaces that of the client, if given. ``key`` is what is sent instead of the client's key, "" for none
-    and None for as it came; ``length`` is how long the body is, if that is known. Raises `Refusal` for values that
-    are not text.
+    and None for as it came, in the field ``header``; ``length`` is how long the body is, if that is known. Raises
+    `Refusal` for values that are not text.
     """
     gone = _hop_by_hop(request.headers) | _ANSWERED
     if host is not None:
         gone |= {b"host"}
     if key is not None:
-        gone |= {HEADER}
+        gone |= {cgi_name(header.lower().encode())}
     if length is not None:
         gone |= _FRAMING
     lines = [
@@ -74,7 +76,7 @@ def to_upstream(request: Request, hop: Hop, *, host: str | None, key: str | None
     if host is not None:
         lines.insert(0, ("host", host))
     if key:
-        lines.append((HEADER.decode(), key))
+        lines.append((header.lower(), key))
     if length:
         lines.append(("content-length", str(length)))
     return [*lines, *_forwarding_fields(request, hop)]

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.gateway.settings import GatewayEffects, Route
+from retrysafe.http.keys import HEADER
 from retrysafe.http.openapi import EXTENSION
 from retrysafe.http.policy import Policy
 from retrysafe.http.routes import Need
@@ -25,11 +26,12 @@ _LONGEST_CHAIN = 16
 def routes_of(document: Any, base: Route, upstream: str = "") -> tuple[Route, ...]:
     """A route for every operation with an unsafe method, those of concrete paths first, as OpenAPI matches them.
 
-    Operations that declare the header Idempotency-Key, or have ``x-idempotency``, are ``effects="keyed"``: an upstream
-    that declares the header recognises the key that it is sent again. A key is required where the document requires
-    it; ``window`` is that of ``x-idempotency``, but for that as in ``base``. The others are what ``base`` makes of
-    them. Paths begin with that of each of their ``servers``, less the path of ``upstream``. Raises
-    `ConfigurationError` for what is no OpenAPI document, and for what is not understood: it could hide a route.
+    Operations that declare the header Idempotency-Key, or that of ``base``, or have ``x-idempotency``, are
+    ``effects="keyed"``: an upstream that declares the header recognises the key that it is sent again. A key is
+    required where the document requires it; ``window`` and ``header`` are those of ``x-idempotency``, but for that as
+    in ``base``. The others are what ``base`` makes of them. Paths begin with that of each of their ``servers``, less
+    the path of ``upstream``. Raises `ConfigurationError` for what is no OpenAPI document, and for what is not
+    understood: it could hide a route.
     """
     if not isinstance(document, dict) or "openapi" not in document or not isinstance(document.get("paths"), dict):
         raise ConfigurationError("openapi: this is not an OpenAPI document (version 3, as JSON).")
@@ -41,7 +43,7 @@ def routes_of(document: Any, base: Route, upstream: str = "") -> tuple[Route, ..
             if (operation := item.get(method)) is None:
                 continue
             where = f"{method.upper()} {path}"
-            said = _key_statement(document, where, item, _table(operation, where))
+            said = _key_statement(document, where, item, _table(operation, where), base.options.get("header", HEADER))
             for prefix in _prefixes(where, operation, item, document):
                 route = _route(f"{method.upper()} {_within(prefix, upstream)}{path}", said, base)
                 found.setdefault(route.match, route)
@@ -63,7 +65,7 @@ def _template_segments(path: str) -> list[bool]:
 
 
 def _key_statement(
-    document: Mapping[str, Any], where: str, item: Mapping[str, Any], operation: Mapping[str, Any]
+    document: Mapping[str, Any], where: str, item: Mapping[str, Any], operation: Mapping[str, Any], header: str
 ) -> dict[str, Any] | None:
     """Return an operation's statement about its key; None if it has none."""
     extension = operation.get(EXTENSION)
@@ -72,7 +74,7 @@ def _key_statement(
     said = dict(extension) if isinstance(extension, dict) else {} if extension is True else None
     for one in [*_list(operation, "parameters", where), *_list(item, "parameters", where)]:
         parameter = _table(_resolve(document, one, where), where)
-        named = str(parameter.get("name", "")).lower() == "idempotency-key"
+        named = str(parameter.get("name", "")).lower() == str((said or {}).get("header", header)).lower()
         if named and parameter.get("in") == "header":
             return {"required": parameter.get("required", False), **(said or {})}
     return said
@@ -132,7 +134,10 @@ def _route(match: str, said: Mapping[str, Any] | None, base: Route) -> Route:
     key: Need = "required" if said.get("required") else "optional"
     window = said.get("window")
     effects: GatewayEffects = "external" if said.get("effects") == "external" else "keyed"
-    found = replace(base, match=match, key=key, effects=effects)
+    header = base.options.get("header", HEADER)
+    other = said.get("header", header)
+    options = base.options if other == header else {**base.options, "header": other}
+    found = replace(base, match=match, key=key, effects=effects, options=options)
     return found if window is None else replace(found, window=window, memory=None)
 
 

@@ -197,7 +197,7 @@ class Installed:
         rule = self._rule()
         guard = self.guard(rule)
         guarded = request.method in guard.policy.methods and not (rule is not None and rule.need == "off")
-        if guarded and "HTTP_IDEMPOTENCY_KEY" in request.environ and HELD not in request.environ:
+        if guarded and guard.policy.header in request.headers and HELD not in request.environ:
             _input_of(request.environ, guard)
 
     def _dispatch(self, *args: Any) -> Any:

@@ -231,7 +231,8 @@ class _Interceptor:
     def _guarded(self, details: Any, handler: Any) -> bool | None:
         """Tell whether calls of this method are guarded; None when they are refused, for answering in streams."""
         need = self.guard.policy.need("POST", details.method)
-        carries = any(pair[0] == "idempotency-key" for pair in details.invocation_metadata or ())
+        named = self.guard.key_field.decode()
+        carries = any(pair[0] == named for pair in details.invocation_metadata or ())
         if handler is None or need == "off" or (need == "optional" and not carries):
             return False
         return None if handler.request_streaming or handler.response_streaming else True

@@ -80,6 +80,8 @@ class Guard:
         self.entry = boundary.entrypoint
         self.options = options
         self.policy = policy_of(options)
+        self.key_field = self.policy.header.lower().encode()
+        """The name of the header with the key, as requests have it."""
         self.methods = self.policy.methods
         """The methods that are guarded."""
         self._need: Need = "required" if self.policy.required else "optional"
@@ -95,7 +97,7 @@ class Guard:
         """The guards of handlers that have a policy of their own."""
         self.principal: Callable[..., Any] | None = None if isinstance(principal, str) else principal
         """Finds whose a request is; None: all clients have one space of keys."""
-        boundary.entrypoint.take_operation(OPERATION, "HTTP requests", key="Idempotency-Key of the request")
+        boundary.entrypoint.take_operation(OPERATION, "HTTP requests", key=f"{self.policy.header} of the request")
         workers.warn_of_memory(boundary.entrypoint)
 
     def under(self, need: Need, options: Options) -> Guard:
@@ -144,13 +146,13 @@ class Guard:
         if need == "off":
             return None
         try:
-            key = keys.parse(request.fields.get(keys.HEADER, ()), policy.key_syntax)
+            key = keys.parse(request.fields.get(self.key_field, ()), policy.key_syntax, policy.header)
             if key is not None and policy.key_policy != "any":
                 keys.check(key, policy.key_policy)
         except InvalidKey as error:
             raise Refusal("key-invalid", f"{error.detail} Nothing was done.") from error
         if key is None and need == "required":
-            raise Refusal("key-missing", f"Nothing was done. Send {request.method} with an Idempotency-Key.")
+            raise Refusal("key-missing", f"Nothing was done. Send {request.method} with a key in {policy.header}.")
         return key
 
     def scope(self, principal: object, around: Sequence[object] = ()) -> str | None:

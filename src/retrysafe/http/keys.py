@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from typing import Literal
 from uuid import UUID
 
-from retrysafe.errors import InvalidKey
+from retrysafe.errors import ConfigurationError, InvalidKey
 from retrysafe.protocol.keys import LONGEST
 
-HEADER = b"idempotency-key"
+HEADER = "Idempotency-Key"
+"""The field that carries a key, where nothing else is said."""
 KeySyntax = Literal["lenient", "strict"]
 KeyPolicy = Literal["any", "uuid", "strong"]
 
@@ -29,6 +30,8 @@ _PLAIN = re.compile(rb'"([ !#-\[\]-~]{1,%d})"' % LONGEST)
 """Nearly every key: a string in which nothing is escaped, without parameters."""
 _ESCAPED = re.compile(rb'\\(["\\])')
 _BARE = re.compile(rb"[!-~]+")
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""A field's name (RFC 9110 section 5.1)."""
 ULID = "^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}$"
 _ULID = re.compile(ULID)
 _SHORTEST_STRONG = 16
@@ -37,7 +40,14 @@ _FEWEST_DIGITS = 6
 """Of how many different digits a UUID is at least: one of 10¹² random ones has fewer, and every small counter."""
 
 
-def parse(lines: Sequence[bytes], syntax: KeySyntax) -> str | None:
+def field_name(header: object) -> str:
+    """Return the name of the field that carries keys; raise `ConfigurationError` for what is none."""
+    if not isinstance(header, str) or not _NAME.fullmatch(header):
+        raise ConfigurationError(f"header={header!r} is not the name of a header, such as {HEADER!r}.")
+    return header
+
+
+def parse(lines: Sequence[bytes], syntax: KeySyntax, header: str = HEADER) -> str | None:
     """Return the key that the field lines of a request carry; None when there is no line.
 
     ``"k"`` (a structured string; its parameters are ignored) and, unless ``syntax`` is strict, a bare ``k`` give
@@ -46,7 +56,7 @@ def parse(lines: Sequence[bytes], syntax: KeySyntax) -> str | None:
     if not lines:
         return None
     if len(lines) > 1:
-        raise InvalidKey("The request has two Idempotency-Key lines; send one.")
+        raise InvalidKey(f"The request has two {header} lines; send one.")
     plain = _PLAIN.fullmatch(lines[0])
     if plain is not None:
         return plain[1].decode("ascii")
@@ -54,22 +64,22 @@ def parse(lines: Sequence[bytes], syntax: KeySyntax) -> str | None:
     if value.startswith(b'"'):
         matched = _ITEM.fullmatch(value)
         if matched is None:
-            raise InvalidKey('The Idempotency-Key begins with a quote but is not a structured string, such as "k-1".')
+            raise InvalidKey(f'The {header} begins with a quote but is not a structured string, such as "k-1".')
         key = _ESCAPED.sub(rb"\1", matched[1])
     else:
-        key = _bare(value, syntax)
+        key = _bare(value, syntax, header)
     if not 1 <= len(key) <= LONGEST:
-        raise InvalidKey(f"An Idempotency-Key has 1 to {LONGEST} characters; this one has {len(key)}.")
+        raise InvalidKey(f"A key in {header} has 1 to {LONGEST} characters; this one has {len(key)}.")
     return key.decode("ascii")
 
 
-def _bare(value: bytes, syntax: KeySyntax) -> bytes:
+def _bare(value: bytes, syntax: KeySyntax, header: str) -> bytes:
     if syntax == "strict":
-        raise InvalidKey('The Idempotency-Key must be a quoted string: Idempotency-Key: "…".')
+        raise InvalidKey(f'The {header} must be a quoted string: {header}: "…".')
     if b"," in value:
-        raise InvalidKey("The Idempotency-Key contains a comma: two values, or one that must be quoted.")
+        raise InvalidKey(f"The {header} contains a comma: two values, or one that must be quoted.")
     if value and not _BARE.fullmatch(value):
-        raise InvalidKey("The Idempotency-Key contains characters outside printable ASCII, or a space without quotes.")
+        raise InvalidKey(f"The {header} contains characters outside printable ASCII, or a space without quotes.")
     return value
 
 

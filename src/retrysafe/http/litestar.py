@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Unpack
 from retrysafe.boundary import Boundary
 from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
-from retrysafe.http import asgi, keys, openapi
+from retrysafe.http import asgi, openapi
 from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, guarded, request_of
 from retrysafe.http.conditional import Unmet, Version, evaluate
 from retrysafe.http.guard import Guard
@@ -71,7 +71,7 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
         if _note not in hooks:
             hooks.append(_note)
         asked = request_of(scope)
-        if keys.HEADER in asked.fields and guard.need(asked) != "off":
+        if guard.key_field in asked.fields and guard.need(asked) != "off":
             receive = _kept(scope, receive)
         await guarded(guard, self.app, scope, receive, send, self.whose)
 

@@ -76,7 +76,8 @@ def _of_the_same(request: Request) -> OuterExchange | None:
     outer = AROUND.get()
     if outer is None or outer.request.method != request.method or _path(outer.request) != _path(request):
         return None
-    return outer if outer.request.lines(b"idempotency-key") == request.lines(b"idempotency-key") else None
+    field = outer.guard.key_field
+    return outer if outer.request.lines(field) == request.lines(field) else None
 
 
 def _path(request: Request) -> str:

@@ -49,7 +49,7 @@ def parameter(guard: Guard, *, required: bool) -> dict[str, Any]:
     if policy.key_policy == "uuid":
         schema |= {"anyOf": [{"format": "uuid"}, {"pattern": ULID}]}
     return {
-        "name": "Idempotency-Key",
+        "name": policy.header,
         "in": "header",
         "required": required,
         "schema": schema,
@@ -102,7 +102,7 @@ def extension(guard: Guard, *, required: bool) -> dict[str, Any]:
     """Return for how many seconds a retry is recognised, and which parts must be equal (section 2.5 of the draft)."""
     window = guard.boundary.window
     return {
-        "header": "Idempotency-Key",
+        "header": guard.policy.header,
         "required": required,
         "window": int(window) if window.is_integer() else window,
         "effects": guard.boundary.effects,

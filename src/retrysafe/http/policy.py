@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack, get_args
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.http.keys import KeyPolicy, KeySyntax
+from retrysafe.http.keys import HEADER, KeyPolicy, KeySyntax, field_name
 from retrysafe.http.problems import BASE
 from retrysafe.http.routes import NEEDS, Need, Routes
 from retrysafe.protocol.options import refuse_unknown
@@ -54,6 +54,7 @@ class Options(TypedDict, total=False):
         routes: the same by method and path: patterns such as "POST /payments" or "/internal/**" to "required",
             "optional" or "off"; the first match counts, and where there is none, ``required``.
         methods: which methods are guarded; by default POST and PATCH.
+        header: the request header that carries the key, such as "X-Idempotency-Key" for clients that have it already.
         key_syntax: "lenient" takes ``"k"`` and ``k`` for the same key, "strict" only the quoted form.
         key_policy: "any" key; only a "uuid" (or a ULID); or only a "strong" one, which is hard to guess.
         operation: "http": the same key at another endpoint is refused; "endpoint": it is another key.
@@ -79,6 +80,7 @@ class Options(TypedDict, total=False):
     required: bool
     routes: Mapping[str, Need]
     methods: Iterable[str]
+    header: str
     key_syntax: KeySyntax
     key_policy: KeyPolicy
     operation: Scoping
@@ -105,6 +107,7 @@ class Policy(NamedTuple):
     required: bool = False
     routes: Routes | None = None
     methods: frozenset[str] = GUARDED_BY_DEFAULT
+    header: str = HEADER
     key_syntax: KeySyntax = "lenient"
     key_policy: KeyPolicy = "any"
     operation: Scoping = "http"
@@ -155,6 +158,8 @@ def policy_of(options: Options) -> Policy:
             raise ConfigurationError(f"{name}={given[name]!r} must be a number of bytes.")
     if "methods" in given:
         given["methods"] = _methods(given["methods"])
+    if "header" in given:
+        field_name(given["header"])
     if "routes" in given:
         given["routes"] = Routes(given["routes"])
     for name in ("headers", "secrets", "login_pages"):

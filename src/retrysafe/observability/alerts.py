@@ -79,6 +79,23 @@ ALERTS = (
         "No key is unknown any more: `retrysafe status` shows 0. With `probe=` most settle themselves.",
     ),
     Alert(
+        "RetrysafeRunsStranded",
+        "max(retrysafe_runs_stranded) > 0",
+        "5m",
+        "warning",
+        "work in steps was begun, and nobody asks for it any more",
+        "Some of its steps are done, and the next attempt would go on behind them, or undo them. It comes from the "
+        "caller, the broker or the scheduler, and none has come for an hour. A run ends unfinished with its window. "
+        "A run that sleeps for longer than an hour is among them. Told by a sweeper, each time that it looks.",
+        (
+            "retrysafe runs list --stranded",
+            "retrysafe runs show KEY",
+            f"retrysafe runs cancel KEY --reason {WHY}",
+        ),
+        "`retrysafe runs list --stranded` is empty: the work was asked for again with its key, or given up, and its "
+        "next attempt has undone it.",
+    ),
+    Alert(
         "RetrysafeResultsNotStored",
         _any("retrysafe_results_not_stored_total"),
         "0m",

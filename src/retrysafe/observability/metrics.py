@@ -15,7 +15,16 @@ REFUSALS = ("conflict", "unknown_refused", "expired_refused", "unreadable")
 """The caller of a key that was used before was turned away."""
 DECISIONS = (*BEGINNINGS, *ANSWERS, *REFUSALS, "mismatch", "quota_refused", "passed")
 """The results of a call before anything runs; each call has one of them, or an error."""
-ENDINGS = ("completed", "result_withheld", "failed", "released", "rolled_back", "unknown", "settle_deferred")
+ENDINGS = (
+    "completed",
+    "result_withheld",
+    "failed",
+    "released",
+    "postponed",
+    "rolled_back",
+    "unknown",
+    "settle_deferred",
+)
 """The ends of an attempt that ran; one whose lease was lost may have none."""
 
 
@@ -103,6 +112,20 @@ COUNTERS = (
     Counter("retrysafe.lease_lost", "{lease}", "Leases that ended before the work did.", ("lease_lost",)),
     Counter("retrysafe.renewals_failed", "{renewal}", "Renewals of a lease that failed.", ("renewal_failed",)),
     Counter("retrysafe.unknown", "{attempt}", "Attempts that ended in doubt.", ("unknown",)),
+    Counter(
+        "retrysafe.runs.operations",
+        "{operation}",
+        "What people did to work in steps.",
+        ("run_cancelled", "step_resolved"),
+        outcome=True,
+    ),
+    Counter(
+        "retrysafe.steps",
+        "{step}",
+        "Steps of guarded work, by what became of them.",
+        ("step_done", "step_replayed", "step_in_doubt", "step_undone"),
+        outcome=True,
+    ),
     Counter(
         "retrysafe.settles_deferred",
         "{attempt}",
@@ -330,6 +353,13 @@ GAUGES = (
         "consumer_parked",
         "messages",
         by="partition",
+    ),
+    Gauge(
+        "retrysafe.runs.stranded",
+        "{run}",
+        "Work in steps that nobody asks for any more, as a sweeper told last: alarm on it.",
+        "runs_stranded",
+        "runs",
     ),
     Gauge(
         "retrysafe.doctor.findings",

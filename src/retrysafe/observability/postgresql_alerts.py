@@ -56,6 +56,17 @@ QUERIES = {
         f"    WHERE state = 'unknown' LIMIT {_MOST}) AS r GROUP BY boundary, operation",
         blind="an attempt that died and has not been retried since: RetrysafeLeasesLost has it",
     ),
+    "RetrysafeRunsStranded": TableQuery(
+        "SELECT r.boundary, r.operation, count(*) AS runs, max(t.now - r.updated) / 1000000 AS seconds\n"
+        "FROM (SELECT DISTINCT key_hash, generation FROM (SELECT key_hash, generation FROM retrysafe_steps\n"
+        f"    ORDER BY kept_until DESC LIMIT {_MOST}) AS l) AS s, {_CLOCK},\n"
+        "    LATERAL (SELECT * FROM retrysafe_records WHERE key_hash = s.key_hash LIMIT 1) AS r\n"
+        "WHERE r.created = s.generation AND t.now - r.updated > 3600000000\n"
+        "AND (r.state = 'released' AND r.expires > t.now\n"
+        "    OR r.state = 'running' AND r.effects = 'keyed' AND r.lease_until < t.now)\n"
+        "GROUP BY r.boundary, r.operation",
+        blind=f"runs behind the latest {_MOST:,} steps",
+    ),
     "RetrysafeLeasesLost": TableQuery(
         f"SELECT boundary, operation, effects, count(*) AS keys, max(t.now - lease_until) / 1000000 AS seconds\n"
         f"FROM retrysafe_records, {_CLOCK}\n"

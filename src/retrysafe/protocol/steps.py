@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from retrysafe.errors import InProgress, LeaseLost, RetryTransaction
-from retrysafe.protocol.records import Micros, Ownership, StoredResult
+from retrysafe.protocol.records import Filter, Micros, Ownership, Record, StoredResult
 from retrysafe.protocol.requests import Ask, Steps, ask
 
 
@@ -114,6 +114,20 @@ class StepRow(NamedTuple):
     token: int = 0
 
 
+class RunEntry(NamedTuple):
+    """A record that has steps, without its result, and the latest of their rows, without what it stores."""
+
+    record: Record
+    last: StepRow
+
+
+class RunPage(NamedTuple):
+    """Some runs, and the cursor of the next page; None at the end. A page may be empty and still not be the last."""
+
+    runs: list[RunEntry]
+    cursor: str | None
+
+
 class FoundRow(NamedTuple):
     """A row; where there is none, whether the work is still its claim's."""
 
@@ -163,6 +177,22 @@ class StepStore(Protocol):
 
     def sweep(self, limit: int) -> Iterable[Ask[int]]:
         """Remove up to ``limit`` rows whose record is gone or of other work. Each ask waits for the answer before."""
+        ...
+
+
+@runtime_checkable
+class RunStore(StepStore, Protocol):
+    """A kind of store whose records with steps an operator can list."""
+
+    newest_first: bool
+    """True if the runs whose steps were written last come first."""
+
+    def runs(self, wanted: Filter, cursor: str | None) -> Ask[RunPage]:
+        """Read a page of the records that have steps and that the filter selects. Unconditional."""
+        ...
+
+    def history(self, work: Work) -> Ask[list[tuple[StepRow, Micros]]]:
+        """Read the rows of a work, each with the time at which it was last written, 0 where that is not kept."""
         ...
 
 

@@ -229,6 +229,7 @@ RANDOM = Symbols(
 )
 """Values that differ from one attempt to the next."""
 CLAIMS = Symbols("retrysafe.Boundary().{claim,key_for}")
+ONCE = Symbols("retrysafe.Boundary().once")
 
 # ---------------------------------------------------------------- marks
 

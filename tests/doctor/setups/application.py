@@ -165,6 +165,20 @@ BROKEN = (
         'effects="external"',
     ),
     _changed(
+        "boundary-provider-forgets",
+        WARNING,
+        "Stripe forgets a key after a day, and retries come for three.",
+        'window="73h"',
+        'window="73h", providers=["stripe"]',
+    ),
+    _changed(
+        "boundary-provider-outlasts",
+        NOTE,
+        "Adyen knows a key for a month, and it is new work after three days.",
+        'window="73h"',
+        'window="73h", providers=["adyen"]',
+    ),
+    _changed(
         "boundary-unnamed-operation",
         NOTE,
         "To rename a function orphans its keys.",

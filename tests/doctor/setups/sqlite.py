@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 
-from retrysafe import Boundary
+from retrysafe import Boundary, OutcomeUnknown
 from retrysafe.protocol.checks import Severity
 from tests.doctor.setups import application
 from tests.doctor.setups.form import ERROR, WARNING, Arguments, Ground, Setup, migrated
@@ -62,6 +62,31 @@ def _in_doubt(ground: Ground) -> Iterator[Arguments]:
     yield ["--store", url]
 
 
+@contextmanager
+def _stranded(ground: Ground) -> Iterator[Arguments]:
+    url = migrated(f"sqlite:///{ground.folder}/shop.db")
+    with (
+        closing(Boundary("shop", store=url, effects="keyed", observers=())) as boundary,
+        suppress(TimeoutError),
+        boundary.claim("order 1") as claim,
+    ):
+        claim.step("charge", str)
+        raise TimeoutError
+    with closing(sqlite3.connect(ground.folder / "shop.db")) as connection, connection:
+        connection.execute("UPDATE retrysafe_records SET updated = updated - 7200000000")
+    yield ["--store", url]
+
+
+@contextmanager
+def _in_a_step(ground: Ground) -> Iterator[Arguments]:
+    url = migrated(f"sqlite:///{ground.folder}/shop.db")
+    with closing(Boundary("shop", store=url, effects="keyed", observers=())) as boundary:
+        for expected in (TimeoutError, OutcomeUnknown):
+            with suppress(expected), boundary.claim("order 1") as claim, claim.step("mail", effects="external"):
+                raise TimeoutError
+    yield ["--store", url]
+
+
 BROKEN = (
     _stated(
         "sqlite-unique-key",
@@ -97,5 +122,20 @@ BROKEN = (
         "store-unknown",
         WARNING,
         _in_doubt,
+    ),
+    Setup(
+        "Work in steps was begun, and its caller has gone.",
+        "an attempt that raised `TimeoutError` behind a step, two hours ago",
+        "runs-stranded",
+        WARNING,
+        _stranded,
+    ),
+    Setup(
+        "It is not known whether a step has happened.",
+        'two attempts at a step that raises `TimeoutError`, with `effects="external"` and without `probe=`',
+        "runs-in-doubt",
+        WARNING,
+        _in_a_step,
+        ("store-unknown",),
     ),
 )

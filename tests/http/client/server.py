@@ -38,7 +38,7 @@ class Received:
 
     @property
     def key(self) -> str | None:
-        value = self.header("idempotency-key")
+        value = self.header("idempotency-key") or self.header("paypal-request-id")
         return None if value is None else value.strip('"')
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import threading
 import zlib
 from email.utils import formatdate
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from retrysafe.http.client import (
     Budgets,
     Environment,
     Host,
+    Journal,
     RequestKeyExpired,
     RequestKeyReused,
     RequestOutcomeUnknown,
@@ -76,6 +79,45 @@ def test_c01_a_key_of_the_callers_own_is_kept(make: Make, server: Server) -> Non
     with pytest.raises(InvalidKey):
         make().post(server.url, Idempotency_Key="a, b")
     assert len(server.requests) == 2
+
+
+def test_c01_a_provider_gets_the_key_in_its_own_header(make: Make, server: Server, time: Time, tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "calls.db")
+    sender = make(hosts=[Host(server.origin, provider="paypal", retention="1h")], journal=journal, max_attempts=2)
+    server.will(drops_answer)
+    assert sender.post(server.url, Idempotency_Key="order-17").status == 201
+    server.will(drops_answer, drops_answer)
+    with pytest.raises(FAILURES):
+        sender.post(server.url, b"another")
+    (resumed,) = sender.resume(journal, time.environment.wall)
+    assert resumed.error is None
+    assert [request.all("idempotency-key") for request in server.requests] == [[]] * 5
+    assert [request.all("paypal-request-id") for request in server.requests[:2]] == [["order-17"]] * 2
+    assert len(server.effects) == len(set(server.keys)) == 2
+    with running() as other:
+        server.will(says(307, headers={"Location": other.url}))
+        sender.post(server.url)
+        assert [request.key for request in other.requests] == [None]
+    server.will(says(303, headers={"Location": server.url}))
+    sender.post(server.url)
+    assert [(request.method, request.key) for request in server.requests[-1:]] == [("GET", None)]
+
+
+def test_c01_terms_that_no_host_can_keep_are_refused() -> None:
+    origin = "https://api.example.com"
+    for terms, said in (
+        ({"provider": "strpe"}, "Did you mean 'stripe'"),
+        ({"provider": "square"}, "no header carries it"),
+        ({"provider": "twilio"}, "takes a key nowhere"),
+        ({"provider": "paypal"}, "Give retention="),
+        ({"header": "two words"}, "not the name of a header"),
+    ):
+        with pytest.raises(ConfigurationError, match=re.escape(said)):
+            Host(origin, **terms)
+    stripe = Host(origin, provider="stripe")
+    assert (stripe.retention, stripe.field("k"), stripe.should_retry) == (86400, "k", "Stripe-Should-Retry")
+    with pytest.raises(InvalidKey, match="up to 64 characters"):
+        Host(origin, provider="adyen").field("k" * 65)
 
 
 def test_c01_only_declared_methods_get_a_key(make: Make, server: Server) -> None:

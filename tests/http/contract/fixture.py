@@ -75,7 +75,11 @@ class Fixture:
             "mode": "transactional" if place.transactional else "leased",
             "features": sorted(features),
             "limits": {**LIMITS, "window": WINDOW, "lease": LEASE},
-            "choices": {"key_policy": "strong", **({"concurrency": "wait"} if self.waits else {})},
+            "choices": {
+                "key_policy": "strong",
+                **({"header": OPTIONS["header"]} if "header" in OPTIONS else {}),
+                **({"concurrency": "wait"} if self.waits else {}),
+            },
             "unsupported": unsupported,
             "openapi": self.openapi,
         }

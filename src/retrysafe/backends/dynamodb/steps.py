@@ -130,7 +130,7 @@ class DynamodbSteps:
             start = answer.response.get("LastEvaluatedKey")
             return take([document_of(item) for item in answer.response.get("Items", ())])
 
-        while True:  # where the table is missing there are none
+        while True:  # without the table there are none
             more = {} if start is None else {"ExclusiveStartKey": start}
             yield Ask(Call(operation, {"TableName": self._rows, **asked, **more}, MISSING), parse)
             if start is None:

@@ -299,6 +299,14 @@ _STEPS = (
         key=4,
     ),
 )
+_LOADS = (
+    # The last load of each part of a table: its fence, its run, and how far its input goes. Written with its data.
+    Table(
+        "retrysafe_loads",
+        "target name, part name, fence big, run name, counted big, version big?, high name?",
+        key=2,
+    ),
+)
 HISTORY: Mapping[str, tuple[Change, ...]] = {
     "records": _RECORDS,
     "quotas": _QUOTAS,
@@ -308,6 +316,7 @@ HISTORY: Mapping[str, tuple[Change, ...]] = {
     "names": _NAMES,
     "unknown": _UNKNOWN,
     "steps": _STEPS,
+    "loads": _LOADS,
 }
 """The changes of each version by its name, in order from version 1."""
 

@@ -18,9 +18,14 @@ from retrysafe.protocol.migrating import Migration, apply, note, schema_version
 from retrysafe.protocol.requests import Ask, Query, Rows, Steps, ask
 from retrysafe.protocol.store import TransactionalStore
 
-FEATURES = {"outbox": "retrysafe_outbox", "inbox": "retrysafe_inbox", "steps": "retrysafe_steps"}
+FEATURES = {
+    "outbox": "retrysafe_outbox",
+    "inbox": "retrysafe_inbox",
+    "steps": "retrysafe_steps",
+    "loads": "retrysafe_loads",
+}
 """The prefix of each feature's tables; the feature is the name of the migration that first makes them."""
-_ALWAYS = {"outbox": "retrysafe_outbox", "inbox": "retrysafe_inbox_dead", "steps": "retrysafe_steps"}
+_ALWAYS = {**FEATURES, "inbox": "retrysafe_inbox_dead"}
 """A table that each feature has had in every version. A prefix tells nothing: users have tables, too."""
 _RECORDS = ("retrysafe_schema", "retrysafe_records")
 _TABLES = "SELECT name FROM sqlite_master WHERE type = 'table'"

@@ -20,6 +20,7 @@ from pymongo.errors import (
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.mongodb.requests import Call, Conversation
 from retrysafe.errors import ConfigurationError, RetryTransaction, StoreMisconfigured, StoreUnavailable
+from retrysafe.protocol.exception_groups import leaves
 
 TRANSIENT = "TransientTransactionError"
 """The label of errors after which nothing of a transaction is left, and the whole of it may succeed."""
@@ -46,8 +47,10 @@ class WriteConflict(RetryTransaction, PyMongoError):
 
 
 def wants_restart(error: BaseException) -> bool:
-    """Tell whether an error of the server or of ours asks for the whole transaction again."""
-    return isinstance(error, PyMongoError) and error.has_error_label(TRANSIENT)
+    """Tell whether an error of the server or of ours, or one of a group, asks for the whole transaction again."""
+    found = leaves(error)
+    asked = any(isinstance(leaf, PyMongoError) and leaf.has_error_label(TRANSIENT) for leaf in found)
+    return asked and all(isinstance(leaf, Exception) for leaf in found)
 
 
 @contextmanager

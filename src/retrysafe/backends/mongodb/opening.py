@@ -61,16 +61,22 @@ def from_async_client(client: Any) -> Backend:
 
 def join(session: Any, kind: str, address: str) -> Joining:
     """An executor on a session of the caller's."""
-    refuse_kind("mongodb", kind)
+    _refuse_other(kind)
     executor = Executor(_collection(session.client, address), session)
-    return Joining(executor, None, place=identity.pool(session.client))
+    return Joining(executor, None, place=identity.pool(session.client), kind="mongodb")
 
 
 def ajoin(session: Any, kind: str, address: str) -> Joining:
     """`join` for async code."""
-    refuse_kind("mongodb", kind)
+    _refuse_other(kind)
     executor = AsyncExecutor(_collection(session.client, address), session)
-    return Joining(None, executor, place=identity.pool(session.client))
+    return Joining(None, executor, place=identity.pool(session.client), kind="mongodb")
+
+
+def _refuse_other(kind: str) -> None:
+    refuse_kind("mongodb", kind)
+    if not kind:
+        raise ConfigurationError("tx= is a session of MongoDB, and this writes SQL. Nothing was sent.")
 
 
 def _backend(address: str, **access: Any) -> Backend:

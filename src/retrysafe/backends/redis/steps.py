@@ -10,14 +10,16 @@ from typing import Any
 
 from retrysafe.backends.redis import packing
 from retrysafe.backends.redis.packing import result_part
-from retrysafe.backends.redis.requests import Script
-from retrysafe.backends.redis.store import RedisStore, name_of
-from retrysafe.protocol.records import StoredResult
+from retrysafe.backends.redis.requests import Scan, Scanned, Script
+from retrysafe.backends.redis.store import RedisStore, key_of, name_of, record_of
+from retrysafe.protocol.records import Filter, Micros, StoredResult
 from retrysafe.protocol.requests import Ask
-from retrysafe.protocol.steps import DECISION, At, FoundRow, StepRow, StepState, Work
+from retrysafe.protocol.steps import DECISION, At, FoundRow, RunEntry, RunPage, StepRow, StepState, Work
 
 _STATES = tuple(StepState)
 _HEAD = struct.Struct(">BqiBI")
+_BESIDE = b"retrysafe:steps:{"
+_PAGE = 100
 _LUA = (
     packing.LUA
     + """
@@ -33,6 +35,14 @@ _SCRIPTS = {
     name: _LUA + body
     for name, body in {
         "step_rows": "redis.call('PERSIST', KEYS[2]) return redis.call('HGETALL', KEYS[2])",
+        "step_history": "return redis.call('HGETALL', KEYS[2])",  # no PERSIST: ended runs expire
+        "step_glance": f"""
+KEYS[2], KEYS[1] = KEYS[1], 'retrysafe:' .. string.sub(KEYS[1], {len(_BESIDE)})
+local record = load()
+if not record then return false end
+local rows = redis.call('HGETALL', KEYS[2])
+for i = 2, #rows, 2 do rows[i] = string.sub(rows[i], 1, {_HEAD.size}) end
+return {{reply(string.sub(record.packed, 1, HEAD_SIZE + record.claim_size)), rows}}""",
         "step_insert": """
 if not holds(ARGV[3], ARGV[4]) then return 0 end
 redis.call('PERSIST', KEYS[2])
@@ -72,12 +82,7 @@ class RedisSteps:
     def rows(self, work: Work) -> list[Ask[list[StepRow]]]:
         """Return the rows of a work."""
 
-        def parse(answer: Any) -> list[StepRow]:
-            pairs = answer.items() if isinstance(answer, dict) else zip(answer[::2], answer[1::2], strict=True)
-            found = [(bytes(field).decode().split("\0"), packed) for field, packed in pairs]
-            return [_row(At(*at), packed) for (generation, *at), packed in found if int(generation) == work.generation]
-
-        return [Ask(_script("rows", work), parse)]
+        return [Ask(_script("rows", work), lambda answer: [_row(*one) for one in _fields(answer, work.generation)])]
 
     def insert(self, work: Work, row: StepRow, *, joined: bool) -> Ask[bool]:
         """Write a first row if the work is its claim's."""
@@ -111,6 +116,31 @@ class RedisSteps:
         """Nothing: they expire."""
         return []
 
+    # ------------------------------------------------------------ for operators
+
+    newest_first = False
+
+    def history(self, work: Work) -> Ask[list[tuple[StepRow, Micros]]]:
+        """Return the rows of a work, without times."""
+        return Ask(
+            _script("history", work), lambda answer: [(_row(*one), 0) for one in _fields(answer, work.generation)]
+        )
+
+    def runs(self, wanted: Filter, cursor: str | None) -> Ask[RunPage]:
+        """Return a page in the order of Redis' own SCAN."""
+
+        def parse(answer: Scanned) -> RunPage:
+            found = []
+            for name, reply in filter(all, answer.found):
+                record = record_of(key_of(name.replace(_BESIDE, b"retrysafe:{", 1)), reply[0])
+                rows = [_head(*one) for one in _fields(reply[1], record.created)] if record else []
+                if record and rows and wanted.takes(record):
+                    found.append(RunEntry(record, max(rows, key=lambda row: (row.at == DECISION, row.place))))
+            return RunPage(found, answer.cursor)
+
+        glance = Script("step_glance", _SCRIPTS["step_glance"], (b"",), ())
+        return Ask(Scan(_BESIDE + b"*", cursor, _PAGE, glance), parse)
+
 
 def step_store(store: RedisStore) -> RedisSteps:
     """The steps of a store."""
@@ -119,7 +149,7 @@ def step_store(store: RedisStore) -> RedisSteps:
 
 def _script(name: str, work: Work, at: At = DECISION, packed: bytes = b"", *more: int) -> Script:
     record = name_of(work.key)
-    beside = record.replace(b"retrysafe:{", b"retrysafe:steps:{", 1)
+    beside = record.replace(b"retrysafe:{", _BESIDE, 1)
     field = "\0".join((str(work.generation), *at)).encode()
     attempt = "" if work.held is None else work.held.attempt
     return Script(
@@ -132,7 +162,19 @@ def _packed(work: Work, row: StepRow) -> bytes:
     return _HEAD.pack(state, work.token, row.place, row.undoable, size) + row.fingerprint + result_part(row.result)
 
 
+def _fields(answer: Any, generation: Micros) -> list[tuple[At, bytes]]:
+    """The places and packed rows of a generation."""
+    pairs = answer.items() if isinstance(answer, dict) else zip(answer[::2], answer[1::2], strict=True)
+    found = [(bytes(field).decode().split("\0"), packed) for field, packed in pairs]
+    return [(At(*at), packed) for (number, *at), packed in found if int(number) == generation]
+
+
+def _head(at: At, packed: bytes) -> StepRow:
+    state, token, place, undoable, _ = _HEAD.unpack_from(packed)
+    return StepRow(at, _STATES[state], place, bool(undoable), token=token)
+
+
 def _row(at: At, packed: bytes) -> StepRow:
-    state, token, place, undoable, size = _HEAD.unpack_from(packed)
+    size = _HEAD.unpack_from(packed)[-1]
     result: StoredResult | None = packing.result_at(packed, _HEAD.size + size)
-    return StepRow(at, _STATES[state], place, bool(undoable), packed[_HEAD.size : _HEAD.size + size], result, token)
+    return _head(at, packed)._replace(fingerprint=packed[_HEAD.size : _HEAD.size + size], result=result)

@@ -140,13 +140,13 @@ class RedisStore:
 
     def claim(self, request: ClaimRequest) -> Ask[Record | QuotaRefusal | None]:
         """Write a first record, or return the one that is there."""
-        return Ask(_script("claim", request.key, _claim_args(request)), partial(_record, request.key))
+        return Ask(_script("claim", request.key, _claim_args(request)), partial(record_of, request.key))
 
     def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
         """Claim a record that is as seen and claimable."""
         guard = (_sources(Transition.CLAIM), seen.attempt, seen.version, started_before(seen) + 1)
         request = request._replace(fingerprint=kept_fingerprint(request, seen))
-        return Ask(_script("take", request.key, (*_claim_args(request), *guard)), partial(_record, request.key))
+        return Ask(_script("take", request.key, (*_claim_args(request), *guard)), partial(record_of, request.key))
 
     def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Settle the owner's record."""
@@ -164,7 +164,7 @@ class RedisStore:
 
     def read(self, key: bytes) -> Ask[Record | None]:
         """Return the record."""
-        return Ask(_script("read", key, ()), partial(_record, key))
+        return Ask(_script("read", key, ()), partial(record_of, key))
 
     def sweep(self, limit: int) -> Iterator[Ask[int]]:
         """Forgotten records expire natively. Walk over all keys for those that have lost their expiry: give it back
@@ -190,7 +190,7 @@ class RedisStore:
         """Return a page in the order of Redis' own SCAN: while keys come and go, it may show one twice."""
 
         def parse(answer: Scanned) -> Page:
-            records = [_record(key_of(name), reply) for name, reply in answer.found]
+            records = [record_of(key_of(name), reply) for name, reply in answer.found]
             return Page([record for record in records if record and wanted.takes(record)], answer.cursor)
 
         return Ask(Scan(_PREFIX + b"*", cursor, limit, _script("glance", b"", ())), parse)
@@ -262,7 +262,8 @@ def _is_one(answer: Any) -> bool:
     return bool(answer == 1)
 
 
-def _record(key: bytes, answer: Any) -> Record | None:
+def record_of(key: bytes, answer: Any) -> Record | None:
+    """The record that a script has answered with, if any."""
     if not answer:
         return None
     packed, seconds, micros = answer

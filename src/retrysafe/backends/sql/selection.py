@@ -29,6 +29,8 @@ _UNREAD = ("result", "media_type", "codec_version")
 """Columns that an operator's list leaves out."""
 
 
+UNREAD = ", ".join(f"NULL AS {name}" if name in _UNREAD else f"r.{name}" for name in COLUMNS)
+"""The columns of a record without its result."""
 _COUNTED = ("updated", "key_hash", "boundary", "operation", "scope")
 """The columns of the index of unknown records, which are counted without a look at the table."""
 _JUDGED = (*_COUNTED, "state", "effects", "lease_until", "expires", "tombstone_until")
@@ -62,16 +64,15 @@ def page(store: SqlStore, wanted: Filter, cursor: str | None, limit: int) -> Ask
     """A page, and the cursor of the next one."""
     walk = _walk(store, wanted, cursor)
     conditions, params = _conditions(store, wanted, walk)
-    read = ", ".join(f"NULL AS {name}" if name in _UNREAD else f"r.{name}" for name in COLUMNS)
     if not conditions:
         sql = (
-            f"SELECT {read}, t.now FROM {TABLE} AS r, {store.clock} WHERE {walk.within} "
+            f"SELECT {UNREAD}, t.now FROM {TABLE} AS r, {store.clock} WHERE {walk.within} "
             f"ORDER BY {walk.ordered()} LIMIT {store.p('limit')}"
         )
         query = store.query(sql, {**walk.params, "limit": limit}, writes=False)
         return Ask(query, lambda answer: _page(answer, walk, limit))
     rows = (
-        f"SELECT {read}, t.now AS read_at FROM looked AS r, {store.clock} WHERE {conditions} "
+        f"SELECT {UNREAD}, t.now AS read_at FROM looked AS r, {store.clock} WHERE {conditions} "
         f"ORDER BY {walk.ordered()} LIMIT {store.p('limit')}"
     )
     end = ", ".join(f"y.{name}" if name in ("key_hash", "updated") else "NULL" for name in COLUMNS)
@@ -82,6 +83,13 @@ def page(store: SqlStore, wanted: Filter, cursor: str | None, limit: int) -> Ask
     )
     query = store.query(sql, {**walk.params, **params, "limit": limit, "span": SPAN}, writes=False)
     return Ask(query, lambda answer: _bounded_page(answer, walk, limit))
+
+
+def conditions_of(store: SqlStore, wanted: Filter) -> tuple[str, dict[str, Any]]:
+    """The conditions of a filter for a record ``r`` at time ``t.now``, and their parameters."""
+    walk = _by_hash(store, wanted, None, any_of(wanted.states, REPORTED) if wanted.states else "")
+    found, params = _conditions(store, wanted, walk)
+    return " AND ".join(filter(None, (found, walk.within))), {**params, **walk.params}
 
 
 def counts(store: SqlStore, wanted: Filter, most: int) -> list[Ask[Count]]:

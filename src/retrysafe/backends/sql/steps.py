@@ -11,13 +11,14 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, cast
 
-from retrysafe.backends.sql import reading
+from retrysafe.backends.sql import reading, selection
 from retrysafe.backends.sql.statements import result_params
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.backends.sql.table import TABLE
-from retrysafe.protocol.records import StoredResult
+from retrysafe.errors import ConfigurationError
+from retrysafe.protocol.records import Filter, Micros, StoredResult
 from retrysafe.protocol.requests import Ask, Query, Rows
-from retrysafe.protocol.steps import DECISION, At, FoundRow, StepRow, StepState, Work
+from retrysafe.protocol.steps import DECISION, At, FoundRow, RunEntry, RunPage, StepRow, StepState, Work
 
 STEPS = "retrysafe_steps"
 _READ = "s.name, s.idx, s.state, s.place, s.undoable, s.fingerprint, s.result, s.media_type, s.codec_version, s.token"
@@ -28,6 +29,8 @@ _CASTS = {
     **dict.fromkeys(("place", "undoable"), "integer"),
 }
 _LOCKED = "55P03"
+_LOOKED = ("kept_until", "key_hash", "generation", "name", "idx", "state", "token")
+"""The columns of rows that a list of runs looks at."""
 
 
 class SqlSteps:
@@ -35,6 +38,9 @@ class SqlSteps:
 
     SHARED = ""
     """The end of a SELECT that keeps the record from being taken over until the transaction ends."""
+    newest_first = True
+    RECORD = f"{TABLE} AS r"
+    """The record of a row ``s``, looked up by its key."""
 
     def __init__(self, store: SqlStore) -> None:
         self.store = store
@@ -63,6 +69,7 @@ class SqlSteps:
         self.rows_sql = (
             f"SELECT {_READ} FROM {STEPS} AS s WHERE s.key_hash = {p('key')} AND s.generation = {p('generation')}"
         )
+        self.history_sql = self.rows_sql.replace(_READ, f"{_READ}, s.updated", 1)
         self.find_sql = f"SELECT {_READ} FROM {STEPS} AS s WHERE {self.row}"
         self.held_sql = f"SELECT 1 FROM {TABLE} AS r WHERE {self.held}"
         self.change_sql = self._update(f"s.state = {p('state', 'before')} AND s.token <= {p('token')}")
@@ -124,6 +131,37 @@ class SqlSteps:
         """Remove rows that were not written for the memory of their key, and whose record is gone or of other work."""
         return [Ask(self.store.query(self.sweep_sql, {"limit": limit}), reading.count)]
 
+    # ------------------------------------------------------------ for operators
+
+    def history(self, work: Work) -> Ask[list[tuple[StepRow, Micros]]]:
+        """Return the rows of a work, with their times."""
+        query = self._query(self.history_sql, work, At(""), writes=False)
+        return Ask(query, lambda answer: [(_row(row[:-1]), int(row[-1])) for row in answer.rows])
+
+    def runs(self, wanted: Filter, cursor: str | None) -> Ask[RunPage]:
+        """Return a page, by a walk along the index of the rows that looks at so many as one of records does."""
+        p, within, place = self.p, "1 = 1", dict[str, Any]()
+        if cursor is not None:
+            until, _, digits = cursor.partition("-")
+            try:
+                place = {"before": int(until), "key": bytes.fromhex(digits)}
+            except ValueError:
+                raise ConfigurationError(f"{cursor!r} is not a cursor of runs.") from None
+            below = p("version", "before")
+            within = f"s.kept_until <= {below} AND (s.kept_until < {below} OR s.key_hash < {p('key')})"
+        conditions, params = selection.conditions_of(self.store, wanted)
+        order = "ORDER BY s.kept_until DESC, s.key_hash DESC"
+        sql = (
+            f"SELECT {', '.join(f's.{name}' for name in _LOOKED)}, {selection.UNREAD}, t.now FROM (SELECT "
+            f"{', '.join(f's.{name}' for name in _LOOKED)} FROM {STEPS} AS s WHERE {within} {order} LIMIT {p('limit')}"
+            f") AS s CROSS JOIN {self.store.clock} LEFT JOIN {self.RECORD} ON r.key_hash = s.key_hash "
+            f"AND r.created = s.generation AND NOT EXISTS (SELECT 1 FROM {STEPS} AS n WHERE n.key_hash = s.key_hash "
+            f"AND n.generation = s.generation AND n.kept_until > s.kept_until){conditions and f' AND {conditions}'} "
+            f"{order}"
+        )
+        query = self.store.query(sql, {**place, **params, "limit": selection.SPAN}, writes=False)
+        return Ask(query, _run_page)
+
     # ------------------------------------------------------------ statements
 
     def _update(self, condition: str) -> str:
@@ -172,6 +210,7 @@ class PostgresqlSteps(SqlSteps):
     """An advisory lock on the row, held to the end of the caller's transaction, is its gate."""
 
     SHARED = " FOR SHARE OF r"
+    RECORD = f"LATERAL (SELECT * FROM {TABLE} AS l WHERE l.key_hash = s.key_hash LIMIT 1) AS r"  # or it reads them all
     GATE = (
         " AND pg_try_advisory_xact_lock(CAST(:gate AS bigint) # CAST(CAST(to_regclass('retrysafe_steps') AS oid) "
         "AS bigint))"
@@ -247,6 +286,16 @@ def _finding(work: Work) -> Any:
         return FoundRow(None if len(answer.rows[0]) == 1 else _row(answer.rows[0]), held=True)
 
     return parse
+
+
+def _run_page(answer: Rows) -> RunPage:
+    found: dict[bytes, RunEntry] = {}
+    for _, _, _, name, idx, state, token, *record in answer.rows:
+        if record[0] is not None:
+            (read,) = reading.records(Rows([tuple(record)], 1))
+            found.setdefault(read.key, RunEntry(read, StepRow(At(name, idx), StepState(state), token=int(token))))
+    last = answer.rows[-1] if len(answer.rows) == selection.SPAN else None
+    return RunPage(list(found.values()), None if last is None else f"{last[0]}-{bytes(last[1]).hex()}")
 
 
 def _row(row: tuple[Any, ...]) -> StepRow:

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from retrysafe.conformance.cases.registry import case
-from retrysafe.conformance.harness import KEY, MARKER, Act, Harness, Inapplicable, render
+from retrysafe.conformance.harness import MARKER, Act, Harness, Inapplicable, render
 from retrysafe.conformance.wire import Reply, WireRequest
 
 ORIGIN = ("Origin", "https://conformance.example")
@@ -51,12 +51,13 @@ def cors(harness: Harness) -> None:
     fields = (
         ORIGIN,
         ("Access-Control-Request-Method", "POST"),
-        ("Access-Control-Request-Headers", "authorization,content-type,fixture-script,idempotency-key"),
+        ("Access-Control-Request-Headers", f"authorization,content-type,fixture-script,{harness.header.lower()}"),
     )
     preflight = harness.exchange(WireRequest("OPTIONS", f"{harness.to.prefix}/act", fields))
     allowed = preflight.tokens("Access-Control-Allow-Headers")
     harness.expect(preflight.status in (200, 204), "200 or 204 for the preflight", preflight)
-    harness.expect(bool(allowed & {"*", KEY.lower()}), f"{KEY} in Access-Control-Allow-Headers", f"{sorted(allowed)}")
+    wanted = {"*", harness.header.lower()}
+    harness.expect(bool(allowed & wanted), f"{harness.header} in Access-Control-Allow-Headers", f"{sorted(allowed)}")
     exposed = harness.first(Act(fields=(ORIGIN,))).tokens("Access-Control-Expose-Headers")
     missing = {MARKER.lower(), "retry-after"} - exposed
     harness.expect(not missing or "*" in exposed, f"{MARKER} and Retry-After exposed", f"{sorted(exposed)}")
@@ -78,6 +79,6 @@ def openapi_document(harness: Harness) -> None:
         names = {
             str(one.get("name", "")).lower() for one in operation.get("parameters", []) if one.get("in") == "header"
         }
-        harness.expect(KEY.lower() in names, f"the header parameter {KEY}", f"{sorted(names)}")
+        harness.expect(harness.header.lower() in names, f"the header parameter {harness.header}", f"{sorted(names)}")
         missing = {"400", "409", "422"} - set(operation.get("responses", {}))
         harness.expect(not missing, "the responses 400, 409 and 422", f"{', '.join(sorted(missing))} missing")

@@ -18,14 +18,14 @@ from retrysafe.http.client.errors import (
     RequestOutcomeUnknown,
     RequestTooLarge,
 )
-from retrysafe.http.client.headers import FIELD, secrets_among
+from retrysafe.http.client.headers import secrets_among
 from retrysafe.http.client.hosts import Host, address, shown
 from retrysafe.http.client.journal import Entry, Journal, identity, kept_headers
 from retrysafe.http.client.operation import Call, Ending, operation
 from retrysafe.http.client.policy import Environment, policy_of
 from retrysafe.http.client.redirects import Target, credentials_to_leave
 from retrysafe.http.client.results import REDIRECTS, Answer, Failure
-from retrysafe.http.keys import parse
+from retrysafe.http.keys import HEADER, parse
 from retrysafe.protocol import keys
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.records import Duration
@@ -119,35 +119,40 @@ class Retries:
         """
         outgoing = outgoing._replace(url=_without_user(outgoing.url))
         host = self.hosts.get(address(outgoing.url))
-        key, field = self._key(outgoing, host)
-        entry = self._entry(outgoing, host, key, field)
+        header = HEADER if host is None else host.header
+        lines = list(_fields(outgoing, header))
+        key, field = self._key(lines, outgoing.method, host)
+        secrets = self._secrets(outgoing, header)
+        entry = self._entry(outgoing, host, key, lines[0] if field is None and key else field, secrets)
         call = Call(
-            target=Target(outgoing.method, outgoing.url, keyed=bool(key)),
+            target=Target(outgoing.method, outgoing.url, keyed=bool(key), header=header),
             key=key,
             hosts=self.hosts,
             resendable=outgoing.body is not None,
             recognised_until=self.environment.wall() + host.retention if host and key else None,
-            secrets=self._secrets(outgoing),
+            secrets=secrets,
         )
         return Planned(self, call, field, entry)
 
-    def _secrets(self, outgoing: Outgoing) -> frozenset[str]:
+    def _secrets(self, outgoing: Outgoing, header: str) -> frozenset[str]:
         further = self.journal.secrets if self.journal else ()
-        return secrets_among((name for name, _ in outgoing.headers), further)
+        return secrets_among((name for name, _ in outgoing.headers), {header.lower(), *further})
 
-    def _key(self, outgoing: Outgoing, host: Host | None) -> tuple[str, str | None]:
+    def _key(self, lines: list[str], method: str, host: Host | None) -> tuple[str, str | None]:
         """The key of a request, and how its header is to be set; None leaves the header as it is."""
-        lines = [value.encode("latin-1") for value in _fields(outgoing)]
+        encoded = [value.encode("latin-1") for value in lines]
         if host is None:
-            return _key_for_nobody(lines), None
-        key = parse(lines, "lenient")
+            return _key_for_nobody(encoded), None
+        key = parse(encoded, "lenient", host.header)
         if key is None:
-            if outgoing.method not in host.methods:
+            if method not in host.methods:
                 return "", None
             key = keys.parse(self.environment.new_key())
         return key, host.field(key)
 
-    def _entry(self, outgoing: Outgoing, host: Host | None, key: str, field: str | None) -> Entry | None:
+    def _entry(
+        self, outgoing: Outgoing, host: Host | None, key: str, field: str | None, secrets: frozenset[str]
+    ) -> Entry | None:
         journal = self.journal
         if journal is None or not key:
             return None
@@ -160,11 +165,11 @@ class Retries:
             key=key,
             method=outgoing.method,
             url=outgoing.url,
-            headers=kept_headers(outgoing.headers, self._secrets(outgoing)),
+            headers=kept_headers(outgoing.headers, secrets),
             body=outgoing.body,
             created=now,
             recognised_until=now + host.retention if host else None,
-            field=next(_fields(outgoing)) if field is None else field,
+            field=field or "",
         )
 
 
@@ -200,6 +205,12 @@ class Planned:
     def program(self) -> Program:
         """The operation, to be driven."""
         return operation(self.call, self.retries.policy, self.retries.budgets, self.retries.environment, self.emit)
+
+    def stamp(self, headers: MutableMapping[str, Any]) -> None:
+        """Set the key among the headers of the caller's request, in the header that its host reads."""
+        if self.field is not None:
+            headers.pop(HEADER, None)
+            headers[self.call.target.header] = self.field
 
     async def carry_out(self, wire: Wire, stamp: Callable[[], None]) -> Answer:
         """Send the request, and again where that is safe; ``stamp`` sets its key once it is in the journal.
@@ -301,9 +312,10 @@ class Planned:
         return f"retrysafe: the request {happened} ({ending.attempts} sent{why}).{key}{stays}"
 
 
-def _fields(outgoing: Outgoing) -> Iterator[str]:
-    """Yield the values of the key's header in the request."""
-    return (value for name, value in outgoing.headers if name.lower() == FIELD.lower())
+def _fields(outgoing: Outgoing, header: str) -> Iterator[str]:
+    """Yield the values of the key's header in the request; a caller may have set the usual one."""
+    names = {HEADER.lower(), header.lower()}
+    return (value for name, value in outgoing.headers if name.lower() in names)
 
 
 def _key_for_nobody(lines: list[bytes]) -> str:

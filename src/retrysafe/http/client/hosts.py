@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
+from retrysafe.http.keys import HEADER, field_name
 from retrysafe.protocol import durations
 from retrysafe.protocol.records import Duration
+
+if TYPE_CHECKING:
+    from retrysafe.providers import Provider
 
 KeyForm = Literal["quoted", "bare"]
 
@@ -28,27 +32,40 @@ class Host:
 
     Arguments:
         origin: scheme, host and port: "https://api.example.com".
-        retention: how long the server remembers a key. Beyond it a retry could run twice, and is not sent.
-        key_syntax: "quoted" sends ``Idempotency-Key: "k"``, as the draft has it; "bare" sends ``k``, as Stripe wants.
+        provider: its name in the catalogue, such as "stripe": what is not said below is as its own page says.
+        retention: how long the server remembers a key; by default 24 hours, or the provider's. Beyond it a retry could
+            run twice, and is not sent.
+        header: the header that carries the key, by default Idempotency-Key, or the provider's. A key that a caller has
+            given as Idempotency-Key is sent in it.
+        key_syntax: "quoted" sends ``Idempotency-Key: "k"``, as the draft has it; "bare" sends ``k``, as providers want.
         methods: which requests get a key.
         should_retry: the name of a response header by which the server says whether to retry, such as
             "Stripe-Should-Retry"; its "true" and "false" go before the status.
 
     Durations are seconds, `datetime.timedelta`, or text such as "24h". Raises `ConfigurationError` for an origin
-    that is none. Source: draft-ietf-httpapi-idempotency-key-header-07, sections 2.1 and 2.3.
+    that is none, and for a provider that takes no key in a header, or does not say for how long unless you do.
+    Source: draft-ietf-httpapi-idempotency-key-header-07, sections 2.1 and 2.3.
     """
 
-    __slots__ = ("key_syntax", "methods", "origin", "retention", "should_retry")
+    __slots__ = ("header", "key_syntax", "methods", "origin", "provider", "retention", "should_retry")
 
     def __init__(
         self,
         origin: str,
         *,
-        retention: Duration = "24h",
-        key_syntax: KeyForm = "quoted",
+        provider: str | None = None,
+        retention: Duration | None = None,
+        header: str | None = None,
+        key_syntax: KeyForm | None = None,
         methods: Iterable[str] = ("POST", "PATCH"),
         should_retry: str | None = None,
     ) -> None:
+        terms = self.provider = None if provider is None else _terms(provider, retention)
+        if terms is not None:
+            retention = retention or min(terms.kept or 0.0, durations.LONGEST)
+            header, key_syntax = header or terms.header, key_syntax or "bare"
+            should_retry = should_retry or terms.retry
+        key_syntax = key_syntax or "quoted"
         if key_syntax not in ("quoted", "bare"):
             raise ConfigurationError(f'key_syntax={key_syntax!r} must be "quoted" or "bare".')
         if isinstance(methods, str):
@@ -56,17 +73,37 @@ class Host:
         self.origin = origin_of(origin)
         if urlsplit(origin).path.strip("/") or urlsplit(origin).query:
             raise ConfigurationError(f"{origin!r} is more than an origin: leave its path out.")
-        self.retention = durations.seconds(retention, "retention")
+        self.retention = durations.seconds("24h" if retention is None else retention, "retention")
+        self.header = HEADER if header is None else field_name(header)
         self.key_syntax = key_syntax
         self.methods = frozenset(method.upper() for method in methods)
         self.should_retry = should_retry
 
     def __repr__(self) -> str:
-        return f"Host({self.origin!r}, retention={self.retention:g}, key_syntax={self.key_syntax!r})"
+        other = "" if self.header == HEADER else f", header={self.header!r}"
+        return f"Host({self.origin!r}, retention={self.retention:g}, key_syntax={self.key_syntax!r}{other})"
 
     def field(self, key: str) -> str:
-        """The value of the header that carries ``key``."""
+        """The value of the header that carries ``key``. Raises `InvalidKey` for one that the provider does not take."""
+        if self.provider is not None:
+            self.provider.accept(key)
         return key if self.key_syntax == "bare" else quoted(key)
+
+
+def _terms(name: str, retention: Duration | None) -> Provider:
+    """The terms of a provider that takes keys in a header."""
+    from retrysafe.providers import provider  # only where a host names one
+
+    terms = provider(name)
+    if terms.header is None:
+        place = f"in {terms.field}, which you set by provider({name!r}).key_for(…)" if terms.field else "nowhere"
+        raise ConfigurationError(f"provider={name!r}: {terms.title} takes a key {place}; no header carries it.")
+    if terms.kept is None and retention is None:
+        raise ConfigurationError(
+            f"provider={name!r}: {terms.title} does not say how long it remembers a key. Give retention=, so that a "
+            f"retry is not sent later. See {terms.source}."
+        )
+    return terms
 
 
 def quoted(key: str) -> str:

@@ -14,7 +14,6 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
 from retrysafe.http.client import resuming
 from retrysafe.http.client.calling import Planned, Retries
-from retrysafe.http.client.headers import FIELD
 from retrysafe.http.client.hosts import address, quoted
 from retrysafe.http.client.journal import Entry, Journal
 from retrysafe.http.client.over_httpx import (
@@ -29,6 +28,7 @@ from retrysafe.http.client.over_httpx import (
 )
 from retrysafe.http.client.results import Answer
 from retrysafe.http.client.resuming import Resumed
+from retrysafe.http.keys import HEADER
 from retrysafe.http.without_loop import run_without_loop
 
 with NeedsExtra("httpx"):
@@ -148,7 +148,7 @@ def _again(client: httpx.Client | httpx.AsyncClient, entry: Entry) -> httpx.Requ
     """The request as it was, with what the client adds; by its URL of then, whatever parameters the client has."""
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in entry.headers]
     built = client.build_request(entry.method, entry.url, headers=headers, content=entry.body)
-    built.headers[FIELD] = quoted(entry.key)
+    built.headers[HEADER] = quoted(entry.key)
     built.url = httpx.URL(entry.url)
     return built
 
@@ -163,8 +163,8 @@ def _check_inner(inner: httpx.BaseTransport | httpx.AsyncBaseTransport) -> None:
 def _take_over(request: httpx.Request) -> None:
     """A redirect that httpx follows itself must not carry the key of the first request elsewhere (rule C16)."""
     stamped = request.extensions.get(_STAMP)
-    if stamped is not None and stamped != (request.method, address(str(request.url))):
-        request.headers.pop(FIELD, None)
+    if stamped is not None and stamped[:2] != (request.method, address(str(request.url))):
+        request.headers.pop(stamped[2], None)
 
 
 def _handed_over(request: httpx.Request, planned: Planned, answer: Answer) -> httpx.Response:
@@ -175,7 +175,6 @@ def _handed_over(request: httpx.Request, planned: Planned, answer: Answer) -> ht
 
 def _stamp(request: httpx.Request, planned: Planned) -> None:
     """The key is on the caller's own request: what an Auth class of httpx sends again has the same one."""
-    if planned.field is not None:
-        request.headers[FIELD] = planned.field
+    planned.stamp(request.headers)
     if planned.call.key:
-        request.extensions[_STAMP] = (request.method, address(str(request.url)))
+        request.extensions[_STAMP] = (request.method, address(str(request.url)), planned.call.target.header)

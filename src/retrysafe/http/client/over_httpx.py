@@ -16,7 +16,6 @@ from retrysafe.extras import NeedsExtra
 from retrysafe.http.client.bodies import agathered, decoded, gathered, is_read_whole, problem_code
 from retrysafe.http.client.calling import Outgoing, Retries
 from retrysafe.http.client.driving import Given, T, TaskWire, ThreadWire, Wire
-from retrysafe.http.client.headers import FIELD
 from retrysafe.http.client.operation import Send
 from retrysafe.http.client.results import Answer, Failure, Kind, Result, certificate_refused
 
@@ -104,8 +103,6 @@ def _shaped(request: httpx.Request, step: Send, left: float) -> httpx.Request:
     """The request as one attempt sends it; no timeout is longer than what is left of the deadline."""
     target = step.target
     dropped = target.dropped | {name.lower() for name in target.added}
-    if not target.keyed and target.moved:
-        dropped |= {FIELD.lower()}
     headers = request.headers.raw
     url = request.url
     if target.moved:

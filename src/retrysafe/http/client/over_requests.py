@@ -10,7 +10,6 @@ from retrysafe.extras import NeedsExtra
 from retrysafe.http.client.bodies import ends_unmarked, gathered, is_read_whole, problem_code
 from retrysafe.http.client.calling import Outgoing, Retries
 from retrysafe.http.client.driving import ThreadWire
-from retrysafe.http.client.headers import FIELD
 from retrysafe.http.client.operation import Send
 from retrysafe.http.client.results import Answer, Failure, Kind, Result, certificate_refused
 
@@ -79,8 +78,6 @@ def _shaped(request: requests.PreparedRequest, step: Send) -> requests.PreparedR
     if target.moved:
         shaped.url = target.url
         dropped.add("host")
-        if not target.keyed:
-            dropped.add(FIELD.lower())
     if not target.with_body:
         shaped.body = None
     kept = {name: value for name, value in request.headers.items() if _text(name).lower() not in dropped}

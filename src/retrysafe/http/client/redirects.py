@@ -10,6 +10,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.http.client.headers import OF_THE_LIBRARY, SECRETS, secrets_among
 from retrysafe.http.client.hosts import address, origin_of
 from retrysafe.http.client.results import Answer
+from retrysafe.http.keys import HEADER
 
 _OF_THE_BODY = frozenset(
     {"content-type", "content-length", "content-encoding", "content-language", "content-location", "transfer-encoding"}
@@ -32,6 +33,8 @@ class Target(NamedTuple):
     """Names of headers, in lower case, that do not go with it."""
     added: Mapping[str, str] = {}
     """Headers in place of the caller's of the same name."""
+    header: str = HEADER
+    """The header that carries the key."""
 
 
 def follow(target: Target, answer: Answer, secrets: frozenset[str] = SECRETS) -> Target | None:
@@ -46,6 +49,9 @@ def follow(target: Target, answer: Answer, secrets: frozenset[str] = SECRETS) ->
     elsewhere = address(url) != address(target.url)
     becomes_get = _becomes_get(target.method, answer.status)
     dropped = target.dropped
+    keyed = target.keyed and not elsewhere and not becomes_get
+    if not keyed:
+        dropped |= {target.header.lower()}
     if becomes_get:
         dropped |= _OF_THE_BODY
     if elsewhere:
@@ -53,7 +59,7 @@ def follow(target: Target, answer: Answer, secrets: frozenset[str] = SECRETS) ->
     return target._replace(
         method="GET" if becomes_get else target.method,
         url=url,
-        keyed=target.keyed and not elsewhere and not becomes_get,
+        keyed=keyed,
         with_body=target.with_body and not becomes_get,
         at_home=target.at_home and not elsewhere,
         moved=True,

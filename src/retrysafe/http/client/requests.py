@@ -10,12 +10,12 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
 from retrysafe.http.client import resuming
 from retrysafe.http.client.calling import Planned, Retries
-from retrysafe.http.client.headers import FIELD
 from retrysafe.http.client.hosts import quoted
 from retrysafe.http.client.journal import Entry, Journal
 from retrysafe.http.client.over_requests import AdapterWire, Refreshing, declined, outgoing, read, retries_itself
 from retrysafe.http.client.results import Answer
 from retrysafe.http.client.resuming import Resumed
+from retrysafe.http.keys import HEADER
 from retrysafe.http.without_loop import run_without_loop
 
 with NeedsExtra("requests"):
@@ -62,14 +62,8 @@ class RetryAdapter(BaseAdapter):
         body = read(sent, self._retries.policy.body_limit)
         planned = self._retries.plan(outgoing(sent, body))
         how = {"timeout": timeout, "verify": verify, "cert": cert, "proxies": proxies}
-
-        def stamp() -> None:
-            if planned.field is not None:
-                sent.headers[FIELD] = planned.field
-
-        answer = run_without_loop(
-            planned.carry_out(AdapterWire(self._inner, sent, self._retries, self._refresh, how), stamp)
-        )
+        wire = AdapterWire(self._inner, sent, self._retries, self._refresh, how)
+        answer = run_without_loop(planned.carry_out(wire, lambda: planned.stamp(sent.headers)))
         response = _handed_over(request, planned, answer)
         response.connection = self  # type: ignore[assignment]  # by which requests' digest authentication sends again
         return response
@@ -109,7 +103,7 @@ def _again(session: requests.Session, entry: Entry) -> requests.PreparedRequest:
     for name, value in entry.headers:
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     built = session.prepare_request(
-        requests.Request(entry.method, entry.url, headers={**headers, FIELD: quoted(entry.key)}, data=entry.body)
+        requests.Request(entry.method, entry.url, headers={**headers, HEADER: quoted(entry.key)}, data=entry.body)
     )
     built.url = entry.url
     return built

@@ -147,9 +147,17 @@ def arrival_of(setting: HandlerSettings, envelope: Envelope, identity: Identity)
 class Attempt:
     """One delivery of one message. ``alone``: whether nothing else is handled meanwhile, as far as its owner minds."""
 
-    def __init__(self, setting: HandlerSettings, envelope: Envelope, *, late: bool = False, alone: bool = True) -> None:
+    def __init__(
+        self,
+        setting: HandlerSettings,
+        envelope: Envelope,
+        *,
+        late: bool = False,
+        alone: bool = True,
+        identity: Identity | None = None,
+    ) -> None:
         envelope = _legible(envelope)
-        self.identity = identify(setting, envelope)
+        self.identity = identify(setting, envelope) if identity is None else identity
         self.arrival = arrival_of(setting, envelope, self.identity)
         self.raised: BaseException | None = None
         """The error that the handler raised, to tell it from errors of the claim."""
@@ -183,14 +191,14 @@ class Attempt:
             raise ConfigurationError(f"The handler {self._setting.consumer!r} is a coroutine function: use ahandle().")
         try:
             with handler_of(self._setting.consumer):
-                refuse_unfinished(claim, self._setting.function.call(self._message_for(claim)))
+                answer = refuse_unfinished(claim, self._setting.function.call(self._message_for(claim)))
             self.ran = True
         except BaseException as error:
             self.raised, self.lost = error, is_lost(claim.tx, error)
             raise
         finally:
             self.failure = claim.declared_failure
-        claim.result = HANDLED
+        claim.result = self.result_of(answer)
 
     async def awork(self, claim: Claim) -> None:
         """`work` for a coroutine function."""
@@ -198,14 +206,19 @@ class Attempt:
             return
         try:
             with handler_of(self._setting.consumer):
-                refuse_unfinished(claim, await self._setting.function.acall(self._message_for(claim)), ran=True)
+                answer = await self._setting.function.acall(self._message_for(claim))
+                refuse_unfinished(claim, answer, ran=True)
             self.ran = True
         except BaseException as error:
             self.raised, self.lost = error, is_lost(claim.tx, error)
             raise
         finally:
             self.failure = claim.declared_failure
-        claim.result = HANDLED
+        claim.result = self.result_of(answer)
+
+    def result_of(self, answer: Any) -> Any:
+        """The result that is stored of what the handler has returned, which of a message is not used."""
+        return HANDLED
 
     def _gives_up(self, claim: Claim) -> bool:
         """Give up a message that has crashed too many consumers; inside its claim, when no other consumer has it."""

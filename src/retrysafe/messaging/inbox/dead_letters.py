@@ -16,7 +16,7 @@ from retrysafe.backends.sql.inbox import SqlInbox
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.boundary import Boundary
 from retrysafe.cancellation import run_to_completion
-from retrysafe.claims.claim import Claim
+from retrysafe.claims.holding import Lease
 from retrysafe.entrypoint import in_thread
 from retrysafe.errors import ConfigurationError, InProgress, LeaseLost, Postponed, RetrysafeError
 from retrysafe.messaging.inbox import procedures
@@ -24,7 +24,6 @@ from retrysafe.messaging.inbox.attempts import Attempt, HandlerSettings
 from retrysafe.messaging.inbox.procedures import HandlerOutcome
 from retrysafe.protocol.messages import DeadLetter, InboxLetter, Turn
 from retrysafe.protocol.ordering import lane
-from retrysafe.protocol.outcomes import Answered
 from retrysafe.protocol.redelivery_policy import HandleResult
 from retrysafe.protocol.requests import Ask, Steps, ask
 
@@ -117,10 +116,10 @@ def redrive(
     going = _Round(setting, letters, limit, stopped)
     if not letters.run(ask(going.page(1))):
         return []
-    with suppress(InProgress, LeaseLost), _alone(setting, letters) as claim:
+    with suppress(InProgress, LeaseLost), _alone(setting, letters) as lease:
         while not going.is_over and (page := letters.run(ask(going.page()))):
             for letter in going.select(page):
-                claim.ensure_held()
+                lease.ensure_held()
                 going.conclude(letter, _redrive(setting, letters, letter))
     return going.handled
 
@@ -133,40 +132,32 @@ async def aredrive(
     if not await letters.arun(ask(going.page(1))):
         return []
     with suppress(InProgress, LeaseLost):
-        async with _aalone(setting, letters) as claim:
+        async with _aalone(setting, letters) as lease:
             while not going.is_over and (page := await letters.arun(ask(going.page()))):
                 for letter in going.select(page):
-                    claim.ensure_held()
+                    lease.ensure_held()
                     going.conclude(letter, await _aredrive(setting, letters, letter))
     return going.handled
 
 
 @contextmanager
-def _alone(setting: HandlerSettings, letters: Letters) -> Iterator[Claim]:
-    """The lease on a consumer's letters, which is given back however this ends; raises `InProgress` without it."""
+def _alone(setting: HandlerSettings, letters: Letters) -> Iterator[Lease]:
+    """The lease on a consumer's letters; raises `InProgress` without it."""
     leases = _leases(letters)
     try:
-        with leases.claim(setting.consumer, scope=setting.entry.name) as claim:
-            claim.answered(Answered.UNEXECUTED, None)
-            yield claim
+        with leases.lease(setting.consumer, scope=setting.entry.name) as lease:
+            yield lease
     finally:
         leases.close()
 
 
 @asynccontextmanager
-async def _aalone(setting: HandlerSettings, letters: Letters) -> AsyncIterator[Claim]:
+async def _aalone(setting: HandlerSettings, letters: Letters) -> AsyncIterator[Lease]:
     """`_alone` for async code, whichever colour the store of the letters has."""
     leases = _leases(letters)
-    claim = leases.claim(setting.consumer, scope=setting.entry.name)
     try:
-        await leases.entrypoint.enter(claim)
-        claim.answered(Answered.UNEXECUTED, None)
-        try:
-            yield claim
-        except BaseException as error:
-            await leases.entrypoint.leave(claim, error)
-            raise
-        await leases.entrypoint.leave(claim, None)
+        async with leases.lease(setting.consumer, scope=setting.entry.name) as lease:
+            yield lease
     finally:
         await leases.aclose()
 

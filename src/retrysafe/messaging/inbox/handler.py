@@ -67,7 +67,10 @@ class Handler(Generic[P, R]):
         come again. Raises `ConfigurationError` and `SchemaOutdated` for faults of the set-up.
         """
         _require_envelope(envelope)
-        attempt = Attempt(self.setting, envelope, alone=alone)
+        return self.carry_out(Attempt(self.setting, envelope, alone=alone), redelivered=redelivered)
+
+    def carry_out(self, attempt: Attempt, *, redelivered: bool) -> HandleResult:
+        """`handle` for an attempt that is made already."""
         end = self._begin(attempt) if redelivered else None
         if end is None:
             try:
@@ -84,7 +87,10 @@ class Handler(Generic[P, R]):
         if not self.is_async:
             return await in_thread(lambda: self.handle(envelope, redelivered=redelivered, alone=alone))
         _require_envelope(envelope)
-        attempt = Attempt(self.setting, envelope, alone=alone)
+        return await self.acarry_out(Attempt(self.setting, envelope, alone=alone), redelivered=redelivered)
+
+    async def acarry_out(self, attempt: Attempt, *, redelivered: bool) -> HandleResult:
+        """`carry_out` for a coroutine function."""
         end = await self._abegin(attempt) if redelivered else None
         if end is None:
             try:

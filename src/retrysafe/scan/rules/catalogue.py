@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from retrysafe.scan.findings import Finding, Rule, Severity
-from retrysafe.scan.rules import entries, increments, keys, marks, transactions
+from retrysafe.scan.rules import entries, increments, keys, marks, steps, transactions
 from retrysafe.scan.rules.view import View
 
 UNREADABLE = Rule(
@@ -37,6 +37,8 @@ RULES: tuple[Rule, ...] = (
     entries.CONSUMER,
     keys.RANDOM_KEY,
     marks.MARK,
+    steps.SEVERAL,
+    steps.COMMITTED,
 )
 EVERY_RULE = (UNREADABLE, ALLOWANCE, *RULES)
 CHECKS: tuple[Callable[[View], Iterator[Finding]], ...] = (
@@ -47,4 +49,5 @@ CHECKS: tuple[Callable[[View], Iterator[Finding]], ...] = (
     increments.check,
     keys.check,
     marks.check,
+    steps.check,
 )

@@ -17,8 +17,8 @@ INCREMENT = Rule(
     Severity.WARNING,
     "A retry adds again, and nothing in the row says what was added already. Adding in memory loses updates too, when "
     "two processes read the same number.",
-    "Add in the transaction of a claim, or insert one row per change with a unique key and sum them up.",
-    "how-to/guard-a-block-in-my-transaction.md",
+    "Add in the transaction of a claim, or in that of a ledger row which insert_once() has created.",
+    "how-to/sql-patterns.md",
     """
 from django.db.models import F
 from django.db import models

@@ -105,7 +105,7 @@ def _finding(rule: Rule, module: Module, effect: Effect) -> Finding:
 def _regions(project: Project, module: Module) -> Iterator[list[ast.AST]]:
     for node in module.nodes:
         match node:
-            case ast.With() | ast.AsyncWith() if any(_opens(project, module, one) for one in node.items):
+            case ast.With() | ast.AsyncWith() if any(opens(project, module, one) for one in node.items):
                 yield _inside(node.body)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 if any(_decorates(project, module, one) for one in node.decorator_list):
@@ -120,7 +120,7 @@ def _is_definition(node: ast.AST) -> bool:
     return isinstance(node, Function | ast.ClassDef)
 
 
-def _opens(project: Project, module: Module, item: ast.withitem) -> bool:
+def opens(project: Project, module: Module, item: ast.withitem) -> bool:
     """Tell whether entering this begins a transaction, itself or in a context manager of the project."""
     expression = item.context_expr
     if project.resolve(module, expression) in known.TRANSACTION_CONNECTIONS:

@@ -17,11 +17,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.providers import catalogue
 from retrysafe.testing.crashing.points import Call, Database
 from retrysafe.testing.crashing.tracing import Tracer
 
 Describe = Callable[..., Call]
-KEY_FIELDS = ("idempotency-key", "x-idempotency-key", "paypal-request-id")
+KEY_FIELDS = {"idempotency-key", *(one.header.lower() for one in catalogue().values() if one.header)}
 _KEY_PARAMETERS = ("ClientToken", "ClientRequestToken", "IdempotencyToken", "MessageDeduplicationId")
 _EFFECTS = ("Send", "Publish", "Invoke", "PutEvents", "PutRecord", "StartExecution", "RunTask")
 _FACTORY = 4

@@ -16,6 +16,7 @@ from retrysafe.errors import (
     StoreMisconfigured,
     StoreUnavailable,
 )
+from retrysafe.protocol.exception_groups import leaves
 from retrysafe.protocol.records import Finding
 from retrysafe.protocol.requests import Query, Rows
 
@@ -130,6 +131,7 @@ _MYSQL_STATES = {
     **dict.fromkeys((1020, 1213, 3101), RESTART_ALL),
     **dict.fromkeys((1205, 3572), LOCKED),
     1305: NO_SAVEPOINT,
+    1242: "21000",
     1146: "42P01",
     1054: "42703",
     **dict.fromkeys((1290, 1792, 1836, 3100), "25006"),  # read-only: a replica, or a primary that was demoted
@@ -144,6 +146,7 @@ _MYSQL_STATES = {
 }
 """Errors of MySQL and MariaDB, and of their drivers, as the SQLSTATE that means the same elsewhere."""
 _SQLITE_BUSY = 5
+_SQLITE_NAME = re.compile(r"no such (table|column): |table .* has no column named ")
 MIGRATE = "Run:  retrysafe migrate --store URL"
 
 ABORTED = (
@@ -255,8 +258,13 @@ def _mysql_state(error: BaseException | None) -> str | None:
 
 
 def wants_restart(error: BaseException) -> bool:
-    """Tell whether the database asked for the whole transaction again: serialization failure or deadlock."""
-    return sqlstate(error) in RESTART
+    """Tell whether the database asked for the whole transaction again: serialization failure or deadlock.
+
+    Of a group, one error is enough, for nothing of the transaction is left; but not if the work was interrupted too.
+    """
+    found = leaves(error)
+    asked = any(isinstance(leaf, RetryTransaction) or sqlstate(leaf) in RESTART for leaf in found)
+    return asked and all(isinstance(leaf, Exception) for leaf in found)
 
 
 def _sqlite_state(error: BaseException | None) -> str | None:
@@ -297,6 +305,8 @@ def translated(error: Exception, *, alone: bool = False, path: str | None = None
             f"{first}. {MIGRATE}. If this came from tx=, it may be on another database than store=, or have a "
             "search_path without the schema of retrysafe's tables."
         )
+    if _SQLITE_NAME.match(text):
+        return error
     misconfigured = _misconfigured(error, text, path)
     if misconfigured is not None:
         return misconfigured

@@ -199,7 +199,7 @@ def join(tx: Any, kind: str, store: str) -> Joining:
     if connection.vendor == "sqlite":
         refuse_connection(driver)
     refuse_encoding(driver)
-    return Joining(InAtomic(connection), None, connection, ("django", connection.alias))
+    return Joining(InAtomic(connection), None, connection, ("django", connection.alias), connection.vendor)
 
 
 # ---------------------------------------------------------------- the boundary's own transactions

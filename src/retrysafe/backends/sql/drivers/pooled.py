@@ -60,7 +60,7 @@ class OfLibrary(Generic[C]):
         """An executor on the caller's connection, if it is to the ``kind`` of database of the store."""
         refuse_kind(cls.kind, kind)
         cls.refuse(tx)
-        return Joining(*cls.in_colour(cls.opens(cls, tx)), place=cls.place_of(tx))
+        return Joining(*cls.in_colour(cls.opens(cls, tx)), place=cls.place_of(tx), kind=cls.kind)
 
     @staticmethod
     def in_colour(value: Any) -> tuple[Any, Any]:

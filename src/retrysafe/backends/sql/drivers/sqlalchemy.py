@@ -48,10 +48,15 @@ _STYLES = {"qmark": "?", "format": "%s", "pyformat": "%s", "numeric_dollar": "$"
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """Return the errors that SQLAlchemy raises or passes through: asyncpg's of connecting, and internal ones."""
+    """Return the errors that SQLAlchemy raises or passes through: asyncpg's, and MySQL's of an isolation level."""
     asyncpg = sys.modules.get("asyncpg")
     raw = () if asyncpg is None else (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-    return (exc.DBAPIError, exc.TimeoutError, OSError, *raw)
+    mysql = [sys.modules[name].Error for name in _DRIVERS if name in sys.modules]
+    return (exc.DBAPIError, exc.TimeoutError, OSError, *raw, *mysql)
+
+
+_DRIVERS = ("pymysql", "asyncmy.errors", "MySQLdb")
+"""Drivers that set an isolation level by a statement, whose errors SQLAlchemy passes on as they are."""
 
 
 def perform(connection: Connection, query: Query) -> Rows:
@@ -97,7 +102,7 @@ def _alone(connection: Connection, request: Query, level: str) -> Rows:
         if connection.dialect.name == "postgresql" and _is_open(_dbapi(connection)):
             # the transaction of a listener, whose settings would be undone with it
             (connection if connection.in_transaction() else connection.connection).commit()
-        connection.execution_options(isolation_level=level)
+        _set_level(connection, level)
         _refuse_beside_parent(connection)
         rows = in_turn(request, lambda query: perform(connection, query))
         if _is_open(_dbapi(connection)):
@@ -108,6 +113,14 @@ def _alone(connection: Connection, request: Query, level: str) -> Rows:
         raise
     connection.info[_USED] = True
     return rows
+
+
+def _set_level(connection: Connection, level: str) -> None:
+    """Set the isolation level, which takes a statement on MySQL: SQLAlchemy would keep a pool of dead connections."""
+    try:
+        connection.execution_options(isolation_level=level)
+    except connection.dialect.loaded_dbapi.Error as error:
+        connection._handle_dbapi_exception(error, None, None, None, None)
 
 
 _USED = "retrysafe_used"
@@ -329,12 +342,12 @@ class AsyncJoined(AsyncInTransaction):
 
 def join(tx: Connection | Session, kind: str, _address: str) -> Joining:
     """An executor on the caller's connection or session."""
-    return Joining(Joined(tx), None, place=_place_of(tx, kind))
+    return Joining(Joined(tx), None, None, *_place_of(tx, kind))
 
 
 def ajoin(tx: AsyncConnection | AsyncSession, kind: str, _address: str) -> Joining:
     """`join` for async code."""
-    return Joining(None, AsyncJoined(tx), place=_place_of(tx, kind))
+    return Joining(None, AsyncJoined(tx), None, *_place_of(tx, kind))
 
 
 def join_scoped(tx: Any, kind: str, address: str) -> Joining:
@@ -343,13 +356,14 @@ def join_scoped(tx: Any, kind: str, address: str) -> Joining:
     return join(session, kind, address) if isinstance(session, Session) else ajoin(session, kind, address)
 
 
-def _place_of(tx: Any, kind: str) -> identity.Place:
-    """The pool that it is from; refuse one of another ``kind`` of database."""
+def _place_of(tx: Any, kind: str) -> tuple[identity.Place, str]:
+    """The pool that it is from, and its kind of database; refuse another one than ``kind``."""
     bind = tx.get_bind() if hasattr(tx, "get_bind") else tx
     name = (getattr(tx, "dialect", None) or bind.dialect).name
-    refuse_kind("mysql" if name == "mariadb" else name, kind)
+    found = "mysql" if name == "mariadb" else name
+    refuse_kind(found, kind)
     lent_by = bind.engine.pool
-    return identity.pool(getattr(lent_by, _ORIGIN, lent_by))
+    return identity.pool(getattr(lent_by, _ORIGIN, lent_by)), found
 
 
 _TRANSLATES = "schema_translate_map"

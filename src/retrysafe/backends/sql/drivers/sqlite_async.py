@@ -174,7 +174,7 @@ def join(tx: sqlite3.Connection, kind: str, _address: str) -> Joining:
     cursor.row_factory = None
     [(_, _, path), *_] = cursor.execute("PRAGMA database_list")  # the first is "main"
     joined = Joined(tx)
-    return Joining(joined, AsyncJoined(joined), place=("file", path))
+    return Joining(joined, AsyncJoined(joined), place=("file", path), kind="sqlite")
 
 
 class AsyncSqliteClient:

@@ -13,11 +13,9 @@ import redis
 import redis.asyncio
 
 from retrysafe.boundary import Boundary
-from retrysafe.claims.claim import Claim
+from retrysafe.claims.holding import Lease
 from retrysafe.errors import InProgress, LeaseLost
 from retrysafe.protocol.durations import seconds as seconds_of
-from retrysafe.protocol.fingerprint import UNCHECKED
-from retrysafe.protocol.outcomes import Answered
 from retrysafe.protocol.records import Duration
 from retrysafe.runtime import InstanceId
 
@@ -39,27 +37,26 @@ class _StreamLease:
     """One stream and the lease on it, which a task of its own holds."""
 
     def __init__(self, leases: Boundary, group: str, stream: str) -> None:
-        self.claim: Claim | None = None
+        self.lease: Lease | None = None
         self._settled, self._leave = asyncio.Event(), asyncio.Event()
-        claim = leases.entrypoint.open(stream, operation=leases.name, fingerprint=UNCHECKED, scope=group)
-        self._task = asyncio.create_task(self._hold(claim, leases))
+        self._task = asyncio.create_task(self._hold(leases.lease(stream, scope=group)))
 
     async def begin(self) -> bool:
         """Claim the stream for this consumer; False when another consumer holds it."""
         await self._settled.wait()
-        if self.claim is None:
-            await self._task  # raises the error that prevented the claim
-        return self.claim is not None
+        if self.lease is None:
+            await self._task  # raises the error that prevented it
+        return self.lease is not None
 
     def token(self) -> int | None:
         """The fencing token; None unless the stream is held for certain."""
-        if self.claim is None or self._task.done():
+        if self.lease is None or self._task.done():
             return None
         try:
-            self.claim.ensure_held()
+            self.lease.ensure_held()
         except LeaseLost:
             return None
-        return self.claim.token
+        return self.lease.token
 
     def is_over(self) -> bool:
         """Tell whether the lease has ended or may have ended, or could not be claimed."""
@@ -77,21 +74,14 @@ class _StreamLease:
         if not self._task.cancelled():
             self._task.exception()  # a lease that was lost, or could not be released, lapses
 
-    async def _hold(self, claim: Claim, leases: Boundary) -> None:
+    async def _hold(self, lease: Lease) -> None:
         try:
-            await leases.entrypoint.enter(claim)
+            async with lease:
+                self.lease = lease
+                self._settled.set()
+                await self._leave.wait()
         except InProgress:
             return
-        else:
-            claim.answered(Answered.UNEXECUTED, None)  # releases the stream, however this ends
-            self.claim = claim
-            self._settled.set()
-            try:
-                await self._leave.wait()
-            except asyncio.CancelledError as error:
-                await leases.entrypoint.leave(claim, error)
-                raise
-            await leases.entrypoint.leave(claim, None)
         finally:
             self._settled.set()
 

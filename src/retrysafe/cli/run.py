@@ -1,0 +1,149 @@
+"""`retrysafe run`: run a command once for each key, as from cron or a timer.
+
+The first one with a key runs the command; another one meanwhile, on any machine, exits with 75 (EX_TEMPFAIL), and so it
+does if the store cannot be reached. Later ones print the end of its output again and exit as it did; of stdout and
+stderr the last 64 KiB are kept for that. The command finds its key in RETRYSAFE_KEY, the same when it is run again, and
+the number of the attempt in RETRYSAFE_TOKEN, higher for each later one. SIGTERM, SIGINT and SIGHUP are passed on to it.
+
+If a signal has killed the command or this program, the outcome is in doubt. By default it is then not run again: settle
+the key with `retrysafe keys`. With --effects keyed it is run again. A command that exits with 75 itself has not done
+its work, and is run again the next time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from typing import IO, Any
+
+from retrysafe.boundary import Boundary
+from retrysafe.claims.claim import Claim
+from retrysafe.cli.opening import add_store_option, secret_of, store_of
+from retrysafe.errors import ConfigurationError, InProgress, LeaseLost, StoreMisconfigured, StoreUnavailable
+
+KEPT = 64 << 10
+"""Bytes of each of its outputs that are stored."""
+TEMPORARY = 75
+_LOOK = 1.0
+"""Seconds between two looks whether the lease is still held, and for which outputs may stay open after the command."""
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class CommandEnded(Exception):
+    """The command has ended without an exit code that could be stored."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def add_to(verbs: Any) -> None:
+    """Add the verb to the command line."""
+    parser = verbs.add_parser(
+        "run",
+        help="run a command once for each key",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_store_option(parser)
+    parser.add_argument("--key", required=True, help="what is to be done once, such as backup-2026-11-29")
+    parser.add_argument(
+        "--lease", metavar="TIME", default="1m", help="how long a machine that has died keeps the key (default: 1m)"
+    )
+    parser.add_argument("--window", metavar="TIME", default="7d", help="how long the key is remembered (default: 7d)")
+    parser.add_argument(
+        "--effects",
+        choices=["external", "keyed"],
+        default="external",
+        help="after a doubt: wait for a person, or run it again under the same RETRYSAFE_KEY (default: external)",
+    )
+    parser.add_argument("command", metavar="COMMAND", nargs=argparse.REMAINDER, help="after --")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command, or tell what became of it; return its exit code."""
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not command:
+        raise ConfigurationError("The command is missing: retrysafe run --key KEY -- COMMAND. Nothing was run.")
+    clocks = {"lease": options.lease, "window": options.window}
+    boundary = Boundary("run", store=store_of(options), effects=options.effects, secret=secret_of(options), **clocks)
+    try:
+        with boundary.claim(options.key, payload=command) as claim:
+            if not claim.replayed:
+                claim.result = _carry_out(claim, command)
+    except StoreMisconfigured:
+        raise
+    except (InProgress, StoreUnavailable) as error:
+        return _refuse(error.detail or "It is running already.", TEMPORARY)
+    except CommandEnded as ended:
+        return _refuse(str(ended), ended.code)
+    finally:
+        boundary.close()
+    if claim.replayed:
+        sys.stdout.write(claim.result["stdout"])
+        sys.stderr.write(claim.result["stderr"])
+    code: int = claim.result["code"]
+    return code
+
+
+def _refuse(text: str, code: int) -> int:
+    print(f"retrysafe run: {text}", file=sys.stderr)
+    return code
+
+
+def _carry_out(claim: Claim, command: list[str]) -> dict[str, Any]:
+    """Run the command; the result is its exit code and the end of its output."""
+    environment = {**os.environ, "RETRYSAFE_KEY": claim.key_for("run"), "RETRYSAFE_TOKEN": str(claim.token)}
+    try:
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    except OSError as error:
+        claim.not_executed()
+        raise ConfigurationError(f"{command[0]}: {error}. Nothing was run.") from error
+    before = {number: signal.signal(number, lambda number, _: process.send_signal(number)) for number in _PASSED_ON}
+    ends = {"stdout": b"", "stderr": b""}
+    readers = [
+        threading.Thread(target=_copy, args=(source, target.buffer, ends, name), daemon=True)
+        for name, source, target in (("stdout", process.stdout, sys.stdout), ("stderr", process.stderr, sys.stderr))
+    ]
+    try:
+        for reader in readers:
+            reader.start()
+        code = _wait(claim, process)
+        for reader in readers:  # a process that the command leaves behind may hold them open
+            reader.join(_LOOK)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if code < 0:
+        raise CommandEnded(f"{command[0]} was killed by signal {-code}: its outcome is in doubt.", 128 - code)
+    if code == TEMPORARY:
+        claim.not_executed()
+        raise CommandEnded(f"{command[0]} exited with {code}: it is run again the next time.", code)
+    return {"code": code, **{name: end.decode(errors="replace") for name, end in ends.items()}}
+
+
+def _copy(source: IO[bytes], target: IO[bytes], ends: dict[str, bytes], name: str) -> None:
+    """Pass an output on, and keep its end."""
+    while part := os.read(source.fileno(), KEPT):
+        ends[name] = (ends[name] + part)[-KEPT:]
+        with suppress(OSError):  # the reader of ours has gone: the command goes on
+            target.write(part)
+            target.flush()
+
+
+def _wait(claim: Claim, process: subprocess.Popen[bytes]) -> int:
+    """Wait for the command. If its lease is lost, another machine may run it now: it is told to end."""
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(_LOOK)
+        try:
+            claim.ensure_held()
+        except LeaseLost:
+            process.terminate()
+            return process.wait()

@@ -1,0 +1,160 @@
+"""`retrysafe runs`: list and show work that is done in steps, give a run up, and settle a step in doubt.
+
+A key is named as for `retrysafe keys`. Exit code: 0 if the command was carried out; 1 if nothing was changed, because
+the key was not found or is in another state; 2 if the command could not be carried out.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, get_args
+
+from retrysafe.admin import runs, selection
+from retrysafe.admin.operator import Operator
+from retrysafe.cli.keys import add_filter, add_naming, conclude, find_record, read_json, report_unchanged
+from retrysafe.cli.opening import AuditLog, add_audit, add_store, add_verbs, commands_of, open_operator
+from retrysafe.cli.rendering import HEAD, as_json, lines, row, say, table
+from retrysafe.errors import ConfigurationError
+from retrysafe.protocol.records import Filter
+from retrysafe.protocol.steps import At
+
+
+def add_to(verbs: Any) -> None:
+    """Add the verb and the verbs below it to the command line."""
+    below = add_verbs(verbs, "runs", "list, show and give up work that is done in steps", __doc__)
+    parser = below.add_parser("list", help="list runs", description="List keys that have steps, the latest first.")
+    add_store(parser)
+    add_filter(parser)
+    parser.add_argument(
+        "--stranded", action="store_true", help="only those that would go on, and are not asked for any more"
+    )
+    parser.add_argument(
+        "--older-than",
+        metavar="DURATION",
+        help="only those that no attempt was made at for so long (default with --stranded: 1h)",
+    )
+    parser.add_argument("--limit", metavar="N", type=int, default=100, help="how many at most (default: 100)")
+    parser.set_defaults(run=run_list)
+
+    parser = below.add_parser(
+        "show", help="show one run", description="Show one run: the step in doubt, its steps, and what you can do."
+    )
+    add_naming(parser)
+    parser.set_defaults(run=run_show)
+
+    parser = below.add_parser(
+        "cancel",
+        help="give a run up: its next attempt undoes what was done",
+        description="Give a run up. Its next attempt calls the compensations (undo=) of its steps, and fails with the "
+        "reason; retries get that failure. An attempt that is at work is not stopped, and may complete.",
+    )
+    add_naming(parser)
+    add_audit(parser)
+    parser.set_defaults(run=run_cancel)
+
+    parser = below.add_parser(
+        "resolve",
+        help="settle a step in doubt, and let the next attempt go on",
+        description="Settle a step in doubt, after you found out where its effect would be visible. If the key is "
+        "unknown, it is released, so that the next attempt goes on.",
+    )
+    add_naming(parser)
+    parser.add_argument("--step", metavar="NAME", required=True, help="the step, as `retrysafe runs show` names it")
+    parser.add_argument("--each", metavar="TEXT", default="", help="its index, where it is done for each of many")
+    parser.add_argument(
+        "--as",
+        dest="outcome",
+        choices=get_args(runs.StepOutcome),
+        required=True,
+        help="done (it happened), not-done (it did not: the next attempt does it), or undone (you have undone it)",
+    )
+    parser.add_argument("--result", metavar="JSON", help="done: what the step returns (null for nothing)")
+    parser.add_argument(
+        "--encryption-keys-env",
+        metavar="NAME",
+        help="the environment variable with the boundary's encryption keys, if it has encryption=",
+    )
+    add_audit(parser)
+    parser.set_defaults(run=run_resolve)
+
+
+def run_list(options: argparse.Namespace) -> int:
+    """List runs."""
+    if options.limit < 1:
+        raise ConfigurationError("--limit is a number of runs, 1 or more.")
+    wanted = runs.UNASKED if options.stranded else Filter()
+    if options.older_than is not None:
+        wanted = wanted._replace(older_than=selection.parse({"older-than": [options.older_than]}).older_than)
+    wanted = wanted._replace(boundary=options.boundary, operation=options.operation, scope=options.scope)
+    with open_operator(options) as operator:
+        found = operator.find_runs(wanted, limit=options.limit).runs
+    if options.json:
+        say(as_json(runs.entry(one)) for one in found)
+        return 0
+    say(table([(*row(one.record), runs.describe(one.last)) for one in found], (*HEAD, "last step")))
+    more = " or more: raise --limit" if len(found) == options.limit else ""
+    print(f"{len(found)} {'run' if len(found) == 1 else 'runs'}{more}")
+    return 0
+
+
+def run_show(options: argparse.Namespace) -> int:
+    """Show one run."""
+    with open_operator(options) as operator:
+        run = _the_run(operator, options, changes=False)
+    if run is None:
+        return 1
+    shown, actions = runs.as_json(run), runs.actions(run, commands_of(options))
+    if options.json:
+        print(as_json(shown | {"next": actions}))
+        return 0
+    if shown["in_doubt"]:
+        say([f"!! {shown['in_doubt']}", ""])
+    names = ("key_hash", "boundary", "operation", "scope", "effective_state", "attempts", "age", "why", "retry")
+    say(lines({name: shown[name] for name in names}))
+    say([""])
+    steps = [(one["at"], one["step"], one["each"], one["text"]) for one in shown["steps"]]
+    say(table(steps, ("written", "step", "each", "")))
+    if not actions:
+        print("No command applies to this run, and none is needed.")
+    for one in actions:
+        say([f"{one['when']}:", f"  {one['command']}"])
+    return 0
+
+
+def run_cancel(options: argparse.Namespace) -> int:
+    """Give a run up."""
+    log = AuditLog(options)
+    with open_operator(options, log) as operator:
+        run = _the_run(operator, options)
+        if run is None:
+            return 1
+        if run.obstacle:
+            return report_unchanged(f"Nothing was changed. {run.obstacle}", options)
+        return conclude(operator.cancel_run(run, reason=options.reason), log, options)
+
+
+def run_resolve(options: argparse.Namespace) -> int:
+    """Settle a step in doubt."""
+    if (options.outcome == "done") is (options.result is None):
+        raise ConfigurationError("--as done needs --result JSON, what the step returns (null for nothing); only it.")
+    result = None if options.result is None else read_json(options.result, "--result")
+    log = AuditLog(options)
+    with open_operator(options, log) as operator:
+        run = _the_run(operator, options)
+        if run is None:
+            return 1
+        at = At(options.step, options.each)
+        change = operator.resolve_step(run, at, options.outcome, result=result, reason=options.reason)
+        return conclude(change, log, options)
+
+
+def _the_run(operator: Operator, options: argparse.Namespace, *, changes: bool = True) -> runs.Run | None:
+    record = find_record(operator, options, changes=changes)
+    if record is None:
+        return None
+    run = operator.show_run(record)
+    if run.steps:
+        return run
+    shown = commands_of(options).line("keys show", [("hash", record.key.hex())])
+    report_unchanged(f"The key has no steps, and is {record.reported_state}: {shown}", options)
+    return None

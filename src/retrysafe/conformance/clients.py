@@ -1,0 +1,231 @@
+"""Checks how a client retries: a server of ours settles and hangs up, delays, refuses and lies, and writes down all.
+
+The client is a command that makes one POST with an idempotency key to the URL in ``RETRYSAFE_UPSTREAM``. It is run once
+for each rule, and whatever its exit code is, only its requests count.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
+
+from retrysafe.conformance.report import Report, Result, Verdict
+from retrysafe.conformance.rules import CLIENT_RULES
+from retrysafe.errors import ConfigurationError
+from retrysafe.http.keys import HEADER
+
+VARIABLE = "RETRYSAFE_UPSTREAM"
+TIMEOUT = 60.0
+"""Seconds that the command may take for one rule, unless told otherwise."""
+_WELL = b'{"ok": true}'
+_PROBLEM = b'{"title": "told so by the check", "code": "%s"}'
+
+
+class Answer(NamedTuple):
+    """One answer: ``sent`` is how much of its body comes before the connection breaks, -1 for none of the answer."""
+
+    status: int = 201
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = _WELL
+    sent: int | None = None
+    held: float = 0.0
+    """Seconds for which it waits for another request."""
+
+
+class Scenario(NamedTuple):
+    """The answers in their order, of which the last is repeated, and how many requests are right.
+
+    A header's value "@3" is the date in three seconds.
+    """
+
+    answers: tuple[Answer, ...]
+    least: int = 1
+    most: int | None = None
+    pause: float = 0.0
+    """Seconds that must pass between the first request and the second."""
+
+
+_REPLAYED = ("Idempotent-Replayed", "true")
+_REPLAY = Answer(headers=(_REPLAYED,))
+_LOST = Answer(sent=-1)
+
+
+def _refused(status: int, code: str, *headers: tuple[str, str]) -> Answer:
+    return Answer(status, (("Content-Type", "application/problem+json"), *headers), _PROBLEM % code.encode())
+
+
+SCENARIOS: Mapping[str, Scenario] = {
+    "lost": Scenario((_LOST, _REPLAY), least=2),
+    "cut": Scenario((Answer(sent=4), _REPLAY), least=2),
+    "delayed": Scenario((Answer(held=5.0), _REPLAY)),
+    "busy": Scenario((_refused(409, "in-progress", ("Retry-After", "1")), _REPLAY), least=2, pause=1),
+    "failed": Scenario((_refused(500, "error"), Answer()), least=2),
+    "overloaded": Scenario((_refused(503, "overloaded", ("Retry-After", "2")), Answer()), pause=2),
+    "throttled": Scenario((_refused(429, "throttled", ("Retry-After", "@3")), Answer()), pause=2),
+    "reused": Scenario((_refused(422, "key-reused"),), most=1),
+    "invalid": Scenario((_refused(400, "request-invalid"),), most=1),
+    "final": Scenario((_refused(500, "error", _REPLAYED),), most=1),
+    "lie": Scenario((_LOST, _refused(422, "key-reused")), least=2, most=2),
+    "down": Scenario((_refused(500, "error"),), most=20),
+}
+
+
+class Seen(NamedTuple):
+    """A request as it came."""
+
+    at: float
+    line: str
+    keys: tuple[str, ...]
+    body: bytes
+
+
+class _Upstream(ThreadingHTTPServer):
+    """Answers as a scenario says."""
+
+    daemon_threads = True
+
+    def __init__(self, scenario: Scenario, header: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.scenario, self.header = scenario, header
+        self.seen: list[Seen] = []
+        self.changed = threading.Condition()
+        self.ended = False
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client may leave at any time."""
+
+    def end(self) -> None:
+        """Let go of what is held, and serve no more."""
+        with self.changed:
+            self.ended = True
+            self.changed.notify_all()
+        self.shutdown()
+        self.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    @property
+    def upstream(self) -> _Upstream:
+        """The server that this connection is of."""
+        assert isinstance(self.server, _Upstream)
+        return self.server
+
+    def handle_any(self) -> None:
+        """Write a request down, and answer it."""
+        upstream, length = self.upstream, self.headers.get("Content-Length", "0")
+        body = self.rfile.read(int(length) if length.isdigit() else 0)
+        keys = tuple(self.headers.get_all(upstream.header, []))
+        with upstream.changed:
+            upstream.seen.append(Seen(time.monotonic(), f"{self.command} {self.path}", keys, body))
+            number = len(upstream.seen)
+            upstream.changed.notify_all()
+        answers = upstream.scenario.answers
+        self._send(answers[min(number, len(answers)) - 1], number)
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = handle_any  # noqa: N815 - the names that the library calls
+
+    def _send(self, answer: Answer, number: int) -> None:
+        upstream = self.upstream
+        if answer.held:
+            with upstream.changed:
+                upstream.changed.wait_for(lambda: len(upstream.seen) > number or upstream.ended, answer.held)
+        if answer.sent != -1:
+            self.send_response(answer.status)
+            for name, value in answer.headers:
+                self.send_header(name, _date_after(int(value[1:])) if value.startswith("@") else value)
+            self.send_header("Content-Length", str(len(answer.body)))
+            self.end_headers()
+            self.wfile.write(answer.body[: answer.sent])
+        self.close_connection = answer.sent is not None
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+def _date_after(seconds: int) -> str:
+    return formatdate(time.time() + seconds, usegmt=True)
+
+
+def run_client(
+    command: Sequence[str],
+    *,
+    header: str = HEADER,
+    only: Collection[str] = (),
+    timeout: float = TIMEOUT,
+) -> Report:
+    """Check a client against the rules and report what became of each.
+
+    Arguments:
+        command: the client and its arguments. It makes one POST to the URL in the variable RETRYSAFE_UPSTREAM.
+        header: the name of the header in which it sends its key.
+        only: the rules to check; by default all.
+        timeout: seconds that the command may take for one rule.
+
+    Raises `ConfigurationError` if the command can't be run, or a rule is unknown.
+    """
+    if unknown := sorted(set(only) - set(SCENARIOS)):
+        raise ConfigurationError(f"there is no rule {unknown[0]!r} for clients; there are {', '.join(SCENARIOS)}")
+    results = [_check(rule, command, header, timeout) for rule in SCENARIOS if not only or rule in only]
+    return Report(" ".join(command), None, results)
+
+
+def _check(rule: str, command: Sequence[str], header: str, timeout: float) -> Result:
+    begun, scenario = time.monotonic(), SCENARIOS[rule]
+    upstream = _Upstream(scenario, header)
+    threading.Thread(target=upstream.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        stopped = _run(command, f"http://127.0.0.1:{upstream.server_address[1]}/orders", timeout)
+    finally:
+        upstream.end()
+    came = _fault(scenario, upstream.seen, header) if stopped else f"the client did not end within {timeout:g} s"
+    sent = [f"{one.at - begun:.2f} s {one.line} {header}: {', '.join(one.keys) or '-'}" for one in upstream.seen]
+    verdict, seconds = Verdict.FAILED if came else Verdict.PASSED, time.monotonic() - begun
+    return Result(rule, verdict, expected=CLIENT_RULES[rule].text, came=came, sent=sent, seconds=seconds)
+
+
+def _run(command: Sequence[str], url: str, timeout: float) -> bool:
+    """Run the command; whether it ended in time, or had to be killed with all that it started."""
+    try:
+        process = subprocess.Popen(
+            command, env={**os.environ, VARIABLE: url}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        raise ConfigurationError(f"{command[0]} can't be run: {error.strerror or error}.") from error
+    try:
+        process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return True
+
+
+def _fault(scenario: Scenario, seen: Sequence[Seen], header: str) -> str:
+    """Say what the client did wrong; empty if nothing."""
+    if not seen:
+        return f"no request: the command is to send one POST to the URL in {VARIABLE}"
+    first = seen[0]
+    if any(len(one.keys) != 1 for one in seen):
+        return f"a request without one {header}"
+    if len({one.keys for one in seen}) > 1:
+        return f"{len({one.keys for one in seen})} keys for one operation: each new one could have a second effect"
+    if any((one.line, one.body) != (first.line, first.body) for one in seen):
+        return "another request under the same key"
+    if not scenario.least <= len(seen) <= (scenario.most or len(seen)):
+        return f"{len(seen)} request{'' if len(seen) == 1 else 's'}"
+    if len(seen) > 1 and seen[1].at - first.at < scenario.pause:
+        return f"a retry after {seen[1].at - first.at:.2f} s"
+    return ""

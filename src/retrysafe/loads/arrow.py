@@ -1,0 +1,100 @@
+"""Loads into lakes: rows as Arrow tables, and commits that are tried again after those of others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.loads.work import Mark, Work, judged
+
+_TRIES = 5
+
+
+class Lake:
+    """A target whose commits are optimistic: its writers look, write by what they saw, and fail if it has changed."""
+
+    strategies = frozenset({"overwrite", "append_once"})
+    conflicts: ClassVar[tuple[type[Exception], ...]]
+    """The errors of a commit that met another one."""
+    failures: ClassVar[tuple[type[Exception], ...]] = (OSError,)
+    """The errors of a commit that may have been made."""
+
+    def open(self, table: str) -> Any:
+        """A table as it is now."""
+        raise NotImplementedError
+
+    def found(self, table: Any, part: str) -> Mark | None:
+        """The mark of a part in what was opened."""
+        raise NotImplementedError
+
+    def schema(self, table: Any) -> Any:
+        """The Arrow schema of a table."""
+        raise NotImplementedError
+
+    def write(self, table: Any, data: Any, work: Work) -> None:
+        """Write rows and mark in one commit, by what was opened."""
+        raise NotImplementedError
+
+    def look(self, table: str, part: str) -> Mark | None:
+        """The mark of the last load of a part."""
+        return self.found(self.open(table), part)
+
+    def publish(self, work: Work) -> int:
+        """Write rows and mark in one commit, unless a later run has."""
+        data: Any = None
+        for _ in range(_TRIES):
+            table = self.open(work.table)
+            found = self.found(table, work.part)
+            if not judged(found, work.mark):
+                return found.counted if found else 0
+            if data is None:
+                data = _arrow(work, self.schema(table))
+                work = work._replace(mark=work.mark._replace(counted=data.num_rows))
+            try:
+                self.write(table, data, work)
+            except self.conflicts:
+                continue
+            except self.failures as error:
+                raise StoreUnavailable(str(error)) from error
+            return work.mark.counted
+        raise StoreUnavailable(f"Others kept committing to {work.table}.", unsent=True)
+
+
+def _arrow(work: Work, schema: Any) -> Any:
+    """The rows of a load with the types of the table, tagged and checked."""
+    rows, tag = work.rows(), work.tag
+    if isinstance(rows, str):
+        raise ConfigurationError("rows= gives SQL, which a lake does not read: give tuples, dicts or an Arrow table.")
+    if tag is not None and tag not in schema.names:
+        raise ConfigurationError(f"{work.table} has no column {tag!r}: add it, or write tag=None.")
+    names = [name for name in schema.names if name != tag]
+    if not hasattr(rows, "to_batches"):
+        every = [row if isinstance(row, Mapping) else dict(zip(names, row, strict=True)) for row in rows]
+        rows = pa.Table.from_pylist(every, schema=pa.schema([schema.field(name) for name in names]))
+    if tag is not None:
+        rows = rows.append_column(tag, pa.array([work.tagged] * rows.num_rows, schema.field(tag).type))
+    rows = rows.select(schema.names).cast(schema)
+    if work.by is not None:
+        others = {str(value) for value in rows.column(work.by).unique().to_pylist()} - {str(work.partition)}
+        if others:
+            raise ConfigurationError(
+                f"There are rows with {work.by} = {', '.join(sorted(others)):.80}: they would stay when "
+                f"{work.partition!r} is loaded again. Nothing was loaded."
+            )
+    if work.check is not None and work.check(rows) is False:
+        raise ValueError(f"check= refused run {work.mark.run!r} of {work.table}. Nothing was loaded.")
+    return rows
+
+
+def text_of(mark: Mark) -> str:
+    """A mark as text."""
+    return json.dumps(mark)
+
+
+def mark_of(text: str | None) -> Mark | None:
+    """The mark of a text."""
+    return None if text is None else Mark(*json.loads(text))

@@ -1,0 +1,59 @@
+"""Loads into Delta tables of a folder: the fence is an application's transaction in the commit of the data.
+
+Delta compares the applications of commits that meet, and never their numbers. So each part is an application; its
+version is read first, and the data is written by that very handle, so that a commit in between makes this one fail.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from retrysafe.loads.arrow import Lake, mark_of, text_of
+from retrysafe.loads.work import Mark, Work
+
+_MARK, _PART = "retrysafe.mark", "retrysafe.part"
+
+
+class DeltaTarget(Lake):
+    """A folder of Delta tables, or its URL in an object store."""
+
+    conflicts = (CommitFailedError,)
+    failures = (OSError, DeltaError)
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder.rstrip("/")
+
+    def open(self, table: str) -> DeltaTable:
+        return DeltaTable(f"{self._folder}/{table}")
+
+    def schema(self, table: DeltaTable) -> Any:
+        return pa.schema(table.schema().to_arrow())
+
+    def found(self, table: DeltaTable, part: str) -> Mark | None:
+        version = table.transaction_version(_app(part))
+        if version is None:
+            return None
+        marks = (mark_of(commit.get(_MARK)) for commit in table.history() if commit.get(_PART) == part)
+        return next((mark for mark in marks if mark and mark.fence == version), Mark(version, "a run of long ago"))
+
+    def write(self, table: DeltaTable, data: Any, work: Work) -> None:
+        properties = CommitProperties(
+            custom_metadata={_MARK: text_of(work.mark), _PART: work.part},
+            app_transactions=[Transaction(_app(work.part), work.mark.fence)],
+        )
+        value = str(work.partition).replace("'", "''")
+        write_deltalake(
+            table,
+            data,
+            mode="append" if work.strategy == "append_once" else "overwrite",
+            predicate=None if work.by is None else f"{work.by} = '{value}'",
+            commit_properties=properties,
+        )
+
+
+def _app(part: str) -> str:
+    return f"retrysafe/{part}"

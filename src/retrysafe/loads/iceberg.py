@@ -1,0 +1,65 @@
+"""Loads into Iceberg tables of a catalog: the mark is a property of the table, set in the transaction of the data.
+
+Snapshots expire, properties stay. PyIceberg repeats a commit that met another one on the new state, unseen; told not
+to, it takes a conflict for proof that nothing was committed, and deletes the files, also those of a commit whose reply
+was lost. So the look is put into its repeat, where it reloads the table, and ends it by an error after which nothing
+is deleted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyiceberg.exceptions import CommitFailedException, ValidationException
+from pyiceberg.expressions import AlwaysTrue, EqualTo
+
+from retrysafe.loads.arrow import Lake, mark_of, text_of
+from retrysafe.loads.work import Mark, Work, judged
+
+
+class _Landed(Exception):
+    """The commit whose reply was lost is in the table."""
+
+
+class IcebergTarget(Lake):
+    """A catalog; a table is named with its namespace."""
+
+    conflicts = (CommitFailedException, ValidationException)
+
+    def __init__(self, catalog: Any) -> None:
+        self._catalog = catalog
+
+    def open(self, table: str) -> Any:
+        return self._catalog.load_table(table)
+
+    def schema(self, table: Any) -> Any:
+        return table.schema().as_arrow()
+
+    def found(self, table: Any, part: str) -> Mark | None:
+        return mark_of(table.properties.get(_property(part)))
+
+    def write(self, table: Any, data: Any, work: Work) -> None:
+        reload = table.refresh
+
+        def refresh() -> Any:
+            reload()
+            if not judged(self.found(table, work.part), work.mark):
+                raise _Landed
+            return table
+
+        table.refresh = refresh
+        try:
+            with table.transaction() as transaction:
+                told = {"retrysafe.run": work.mark.run, "retrysafe.fence": str(work.mark.fence)}
+                if work.strategy == "append_once":
+                    transaction.append(data, snapshot_properties=told)
+                else:
+                    part = AlwaysTrue() if work.by is None else EqualTo(work.by, work.partition)
+                    transaction.overwrite(data, overwrite_filter=part, snapshot_properties=told)
+                transaction.set_properties({_property(work.part): text_of(work.mark)})
+        except _Landed:
+            return
+
+
+def _property(part: str) -> str:
+    return f"retrysafe.{part}"

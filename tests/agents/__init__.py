@@ -1,0 +1,1 @@
+"""Tool calls of agents, with the official SDKs and scripted models."""

@@ -1,0 +1,240 @@
+"""Guarded tools in the frameworks' own agents, whose models are scripted; the pages run the ordinary course."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from agents import Agent as OpenAIAgent
+from agents import Model, ModelResponse, RunContextWrapper, Runner, Usage, function_tool, set_tracing_disabled
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import InjectedToolCallId, tool
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, ToolRuntime
+from langgraph.types import Command, RetryPolicy, interrupt
+from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+from pydantic_ai import Agent, ApprovalRequired, DeferredToolRequests, DeferredToolResults, RunContext, ToolApproved
+from pydantic_ai import messages as parts
+from pydantic_ai.models.function import FunctionModel
+
+from retrysafe import Boundary, ConfigurationError
+from retrysafe.agents import langgraph, openai_agents, pydantic_ai
+
+Make = Callable[..., Boundary]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Makes boundaries on a file."""
+    with ExitStack() as opened:
+
+        def made(name: str = "agent", **options: Any) -> Boundary:
+            boundary = Boundary(name, store=f"sqlite:///{tmp_path / 'agent.db'}", observers=[], **options)
+            opened.callback(boundary.close)
+            return boundary
+
+        yield made
+
+
+# ---------------------------------------------------------------- LangGraph
+
+
+def _graph(book: Any, wanted: list[int], saver: Any, **options: Any) -> Any:
+    """A graph whose model books so often in each turn, for one argument, in parallel."""
+
+    def model(state: MessagesState) -> dict[str, Any]:
+        calls = [{"name": "book", "args": {"flight": "A"}, "id": f"{number}"} for number in range(wanted.pop(0))]
+        return {"messages": [AIMessage("", tool_calls=calls)]}
+
+    graph = StateGraph(MessagesState).add_node("model", model).add_node("act", ToolNode([book]), **options)
+    return graph.add_edge(START, "model").add_edge("model", "act").compile(checkpointer=saver)
+
+
+def _answers(state: Any) -> list[str]:
+    """The answers of the last turn's tools, which have run in parallel."""
+    found: list[str] = []
+    for message in reversed(state["messages"]):
+        if not isinstance(message, AIMessage | HumanMessage):
+            found.insert(0, message.content)
+        elif found:
+            break
+    return sorted(found)
+
+
+def test_a_graph_that_is_interrupted_resumed_and_retried(make: Make, tmp_path: Path) -> None:
+    """Each attempt of the node starts from the beginning of its calls; another turn of the thread is new."""
+    tools = langgraph.ToolGuard(make(effects="external"))
+    booked: list[str] = []
+
+    @tool
+    @tools.once
+    def book(
+        flight: str, config: RunnableConfig, call: Annotated[str, InjectedToolCallId], runtime: ToolRuntime
+    ) -> str:
+        """Books a seat."""
+        if len(booked) == 1:
+            granted = interrupt({"digest": tools.digest()})
+            with tools.approval(granted["approval"], granted["digest"]):
+                booked.append(call)
+        else:
+            booked.append(call)
+        return f"seat {len(booked)}"
+
+    assert [*book.args] == ["flight"]
+    file, thread = str(tmp_path / "graph.db"), {"configurable": {"thread_id": "ann"}}
+    with SqliteSaver.from_conn_string(file) as saver:
+        asked = _graph(book, [2], saver).invoke({"messages": "two seats"}, {**thread, "max_concurrency": 1})
+        (question,) = asked["__interrupt__"]
+    with SqliteSaver.from_conn_string(file) as saver:  # a process that knows nothing of the attempt before
+        tools._attempts.clear()
+        graph = _graph(book, [1], saver)
+        granted = {"approval": "7", "digest": question.value["digest"]}
+        assert _answers(graph.invoke(Command(resume=granted), thread)) == ["seat 1", "seat 2"]
+        assert _answers(graph.invoke({"messages": "another"}, thread)) == ["seat 3"]
+    assert len(booked) == 3
+
+
+def test_a_node_that_langgraph_retries_meets_its_calls(make: Make, tmp_path: Path) -> None:
+    tools, booked, broken = langgraph.ToolGuard(make()), list[str](), [True]
+
+    @tool
+    @tools.once
+    def book(flight: str) -> str:
+        """Books a seat."""
+        booked.append(flight)
+        return f"seat {len(booked)}"
+
+    @tool
+    def fail(flight: str) -> str:
+        """Fails once."""
+        if broken:
+            broken.pop()
+            raise ConnectionError
+        return "fine"
+
+    def act(state: MessagesState, config: RunnableConfig) -> Any:
+        first = ToolNode([book]).invoke(state, config)
+        fail.invoke({"flight": "A"})
+        return first
+
+    with SqliteSaver.from_conn_string(":memory:") as saver:
+        retry = RetryPolicy(initial_interval=0.001, max_attempts=2)
+        graph = StateGraph(MessagesState).add_node("act", act, retry_policy=retry).add_edge(START, "act")
+        calls = [{"name": "book", "args": {"flight": "A"}, "id": str(number)} for number in range(2)]
+        state = graph.compile(checkpointer=saver).invoke(
+            {"messages": [AIMessage("", tool_calls=calls)]}, {"configurable": {"thread_id": "ann"}}
+        )
+    assert (_answers(state), booked, broken) == (["seat 1", "seat 2"], ["A", "A"], [])
+
+
+def test_a_graph_without_a_thread_needs_a_run(make: Make) -> None:
+    tools = langgraph.ToolGuard(make())
+
+    @tool
+    @tools.once
+    def book(flight: str) -> str:
+        """Books a seat."""
+        return flight
+
+    with pytest.raises(ConfigurationError, match=r"tools\.run\("):
+        _graph(book, [1], None).invoke({"messages": "a seat"})
+    with tools.run("message"):
+        assert _answers(_graph(book, [1], None).invoke({"messages": "a seat"})) == ["A"]
+
+
+# ---------------------------------------------------------------- OpenAI Agents
+
+
+class Scripted(Model):
+    """Calls the tool with each argument, one turn after the other, and says what it was told."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.arguments = arguments
+
+    async def get_response(self, system_instructions: Any, input: Any, *rest: Any, **options: Any) -> ModelResponse:
+        told = [item["output"] for item in input if "output" in item]
+        if len(told) < len(self.arguments):
+            arguments = json.dumps({"flight": self.arguments[len(told)]})
+            call = ResponseFunctionToolCall(
+                type="function_call", name="book", call_id=f"{id(self)}-{len(told)}", arguments=arguments
+            )
+            return ModelResponse(output=[call], usage=Usage(), response_id=None)
+        text = ResponseOutputText(type="output_text", text="|".join(told), annotations=[])
+        message = ResponseOutputMessage(id="1", content=[text], type="message", role="assistant", status="completed")
+        return ModelResponse(output=[message], usage=Usage(), response_id=None)
+
+    def stream_response(self, *rest: Any, **options: Any) -> Any:
+        raise NotImplementedError
+
+
+async def test_an_openai_agent_is_told_of_a_doubt(make: Make) -> None:
+    set_tracing_disabled(True)
+    tools, booked = openai_agents.ToolGuard(make(effects="external")), list[tuple[str, int]]()
+
+    @function_tool
+    @tools.once
+    def book(context: RunContextWrapper[int], flight: str) -> str:
+        booked.append((flight, context.context))
+        if flight == "B":
+            raise TimeoutError
+        return f"seat {len(booked)}"
+
+    agent = OpenAIAgent[int](name="agent", model=Scripted("A", "B", "B", "A"), tools=[book])
+    for number in (1, 2):  # the context of a run is no part of a key
+        with tools.run("message"):
+            told = str((await Runner.run(agent, "seats", context=number)).final_output).split("|")
+        assert (told[0], told[3]) == ("seat 1", "seat 3")
+        assert "Do NOT call it again" in told[2]
+        assert ("Please try again" in told[1]) == (number == 1), "the SDK asks for what is refused then"
+    assert booked == [("A", 1), ("B", 1), ("A", 1)]
+
+
+# ---------------------------------------------------------------- Pydantic AI
+
+
+async def test_a_pydantic_agent_asks_and_is_approved_once(make: Make) -> None:
+    tools, booked = pydantic_ai.ToolGuard(make(effects="external")), list[str]()
+
+    def model(messages: list[Any], info: Any) -> parts.ModelResponse:
+        told = [part.content for message in messages for part in message.parts if part.part_kind == "tool-return"]
+        if told:
+            return parts.ModelResponse(parts=[parts.TextPart("|".join(told))])
+        return parts.ModelResponse(parts=[parts.ToolCallPart("book", {"flight": "A"})])
+
+    agent = Agent(FunctionModel(model), output_type=[str, DeferredToolRequests], deps_type=int)
+
+    @agent.tool
+    @tools.once
+    async def book(context: RunContext[int], flight: str) -> str:
+        granted = context.tool_call_metadata
+        if granted is None:
+            raise ApprovalRequired(metadata={"digest": tools.digest()})
+        async with tools.approval(granted["approval"], granted["digest"]):
+            booked.append(flight)
+        return f"seat {len(booked)}"
+
+    async def ask(message: str) -> Any:
+        with tools.run(message):
+            return await agent.run("a seat", deps=1)
+
+    async def approve(message: str, asked: Any, approval: str) -> Any:
+        (call,) = asked.output.approvals
+        granted = {"approval": approval, **asked.output.metadata[call.tool_call_id]}
+        results = DeferredToolResults(
+            approvals={call.tool_call_id: ToolApproved()}, metadata={call.tool_call_id: granted}
+        )
+        with tools.run(message):
+            answer = await agent.run(message_history=asked.all_messages(), deferred_tool_results=results, deps=2)
+            return answer.output
+
+    asked = await ask("message 1")
+    assert [await approve("message 1", asked, "7") for _ in "ab"] == ["seat 1", "seat 1"]
+    assert "Ask the user again" in await approve("message 2", await ask("message 2"), "7")
+    assert await approve("message 2", await ask("message 2"), "8") == "seat 2"
+    assert booked == ["A", "A"]

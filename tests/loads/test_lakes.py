@@ -1,0 +1,169 @@
+"""Loads into DuckDB, Delta Lake and Iceberg: as those into SQL, by what each of them has in its commits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from retrysafe import Boundary, ConfigurationError, StoreUnavailable
+from retrysafe.errors import StaleToken
+from retrysafe.loads import Loads, Merge
+from tests.loads.test_loads import DAY, OTHER, clean, customer, sales
+from tests.steps.kills import elsewhere
+
+pa = pytest.importorskip("pyarrow")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Delete operation did not match any records")]
+SCHEMA = pa.schema([("day", pa.string()), ("id", pa.int64()), ("amount", pa.int64()), ("loaded_by", pa.string())])
+
+
+class Lake(NamedTuple):
+    """A target with a table of sales."""
+
+    target: Any
+    table: str
+    rows: Callable[[], list[dict[str, Any]]]
+    loads: Loads
+
+    def load(self, run: str, n: int = 5, *, day: str = DAY, extra: int = 0, **options: Any) -> Any:
+        given = {"rows": lambda: sales(n, day, extra), "by": "day", "partition": day, **options}
+        return elsewhere(lambda: self.loads.load(self.table, run=run, **given))
+
+    def sales(self, day: str = DAY) -> list[int]:
+        return [row["amount"] for row in sorted(self.rows(), key=lambda row: row["id"]) if row["day"] == day]
+
+
+def _duckdb(folder: Path) -> tuple[Any, str, Callable[[], Any]]:
+    duckdb = pytest.importorskip("duckdb")
+    connection = duckdb.connect(str(folder / "lake.db"))
+    connection.execute("CREATE TABLE sales (day VARCHAR, id BIGINT, amount BIGINT, loaded_by VARCHAR)")
+    return connection, "sales", lambda: pa.table(connection.cursor().sql("FROM sales").to_arrow_table())
+
+
+def _delta(folder: Path) -> tuple[Any, str, Callable[[], Any]]:
+    deltalake = pytest.importorskip("deltalake")
+    uri = str(folder / "sales")
+    deltalake.write_deltalake(uri, SCHEMA.empty_table(), partition_by=["day"])
+    return f"delta://{folder}", "sales", lambda: pa.table(deltalake.DeltaTable(uri).to_pyarrow_table())
+
+
+def _iceberg(folder: Path) -> tuple[Any, str, Callable[[], Any]]:
+    sql = pytest.importorskip("pyiceberg.catalog.sql")
+    catalog = sql.SqlCatalog("lake", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
+    catalog.create_namespace("shop")
+    catalog.create_table("shop.sales", schema=SCHEMA)
+    return catalog, "shop.sales", lambda: catalog.load_table("shop.sales").scan().to_arrow()
+
+
+@pytest.fixture(params=[_duckdb, _delta, _iceberg])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
+    with _lake(request.param, tmp_path) as made:
+        yield made
+
+
+@contextmanager
+def _lake(make: Callable[[Path], tuple[Any, str, Callable[[], Any]]], tmp_path: Path) -> Iterator[Lake]:
+    target, table, read = make(tmp_path)
+    boundary = Boundary(tmp_path.name, store=f"sqlite:///{tmp_path}/runs.db", observers=[])
+    yield Lake(target, table, lambda: read().to_pylist(), Loads(boundary, target))
+    boundary.close()
+
+
+def test_loads_of_lakes(lake: Lake) -> None:
+    first = lake.load("first")
+    assert lake.load("first", 9) == first
+    assert (first.rows, first.superseded) == (5, None)
+    second = lake.load("second", 3, extra=1, version=7)
+    assert (second.rows, second.superseded, second.fence) == (3, "first", first.fence + 1)
+    lake.load("other day", 2, day=OTHER)
+    with pytest.raises(StaleToken, match="Version 7"):
+        lake.load("late", version=6)
+    with pytest.raises(ConfigurationError, match="would stay when"):
+        lake.load("mixed", rows=lambda: sales(5, OTHER))
+    with pytest.raises(ValueError, match="refused"):
+        lake.load("checked", check=lambda _: False)
+    assert {row["loaded_by"] for row in lake.rows() if row["day"] == DAY} == {"second/2"}
+
+    def overtaken() -> Any:
+        lake.load("later", 0)  # an empty day
+        return sales(9)
+
+    with pytest.raises(StaleToken, match="later"):
+        lake.load("zombie", rows=overtaken)
+    assert (lake.sales(), lake.sales(OTHER)) == ([], clean(2))
+    for run in ("a", "b", "a"):
+        lake.load(run, 2, day=run, by=None, partition=None, strategy="append_once")
+    assert [lake.sales(run) for run in "ab"] == [clean(2), clean(2)]
+    lake.load(
+        "arrow", rows=lambda: pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=False)) for row in sales(4)])
+    )
+    assert lake.sales() == clean(4)
+
+
+def test_writers_of_lakes_at_once(lake: Lake) -> None:
+    gate = threading.Barrier(4)
+
+    def one(extra: int) -> None:
+        gate.wait(30)
+        for attempt in range(9):
+            try:
+                lake.load(f"writer {extra}, {attempt}", extra=extra, day=OTHER if extra == 3 else DAY)
+            except StaleToken:
+                continue
+            return
+        raise AssertionError("it was always overtaken")
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(one, range(4)))
+    assert lake.sales() in [clean(5, extra) for extra in range(3)]
+    assert lake.sales(OTHER) == clean(5, 3)
+
+
+@pytest.mark.parametrize("lost", ["conflict", "reply"])
+def test_a_commit_of_iceberg_that_was_made_is_found(lost: str, tmp_path: Path) -> None:
+    """PyIceberg by itself deletes the files of a commit that was made and answered with a conflict."""
+    from pyiceberg.exceptions import CommitFailedException
+
+    with _lake(_iceberg, tmp_path) as lake:
+        commit, calls = lake.target.commit_table, []
+
+        def answered(*args: Any, **options: Any) -> Any:
+            answer = commit(*args, **options)
+            calls.append(1)
+            if len(calls) == 1:
+                raise CommitFailedException if lost == "conflict" else OSError
+            return answer
+
+        lake.target.commit_table = answered
+        assert lake.load("r").rows == 5
+        assert len(calls) == 1
+        assert lake.sales() == clean(5)
+
+
+def test_duckdb_merges(tmp_path: Path) -> None:
+    with _lake(_duckdb, tmp_path) as lake:
+        lake.target.execute("CREATE TABLE customers (id INT PRIMARY KEY, name VARCHAR, version BIGINT)")
+        for run, rows in {"1": [customer(1, 1), customer(1, 3)], "2": [customer(1, 2), customer(2, 1)]}.items():
+            lake.loads.load(
+                "customers", rows=lambda rows=rows: rows, run=run, strategy=Merge(("id",), "version"), tag=None
+            )
+        assert lake.target.execute("SELECT name FROM customers ORDER BY id").fetchall() == [("1v3",), ("2v1",)]
+
+
+def test_a_lake_that_cannot_be_reached_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from retrysafe.loads import delta
+
+    def unreachable(*_: Any, **__: Any) -> None:
+        raise OSError("no route")
+
+    with _lake(_delta, tmp_path) as lake:
+        with monkeypatch.context() as patch:
+            patch.setattr(delta, "write_deltalake", unreachable)
+            with pytest.raises(StoreUnavailable, match="no route"):
+                lake.load("r")
+        assert lake.load("r").rows == 5

@@ -1,0 +1,331 @@
+"""Loads on each target: a run is loaded once, and a part of a table equals one clean load, also after kills."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retrysafe import ConfigurationError, KeyReused, StoredFailure, StoreUnavailable
+from retrysafe.errors import StaleToken
+from retrysafe.loads import Loads, Merge, sql
+from retrysafe.loads.work import part_of
+from tests.boundary.shops import SHOPS, Shop
+from tests.conftest import served
+from tests.steps.kills import Killed, Killer, elsewhere
+from tests.tables import each_row
+
+DAY, OTHER = "2026-11-27", "2026-11-28"
+CHOSEN = (
+    "sqlite3",
+    "psycopg",
+    "PyMySQL",
+    "PyMySQL, mysql-8",
+    "SQLAlchemy Session, psycopg",
+    "SQLAlchemy Connection, PyMySQL",
+    "Django, SQLite",
+    "Django, psycopg",
+)
+TABLES = {
+    "sales": "day varchar(40), id int, amount int, loaded_by varchar(250)",
+    "customers": "id int PRIMARY KEY, name varchar(40), version bigint",
+}
+
+
+class Warehouse:
+    """A target with two tables."""
+
+    def __init__(self, shop: Shop) -> None:
+        self.shop = shop
+        self.names = {name: f"{name}_{secrets.token_hex(6)}" for name in TABLES}
+        self.boundary = shop.boundary(effects="keyed", lease="2s", observers=[])
+        self.loads = Loads(self.boundary, shop.store)
+        self.do(*(f"CREATE TABLE {name} ({TABLES[key]})" for key, name in self.names.items()))
+
+    def do(self, *statements: str) -> None:
+        async def done() -> None:
+            for statement in statements:
+                async with self.shop.transaction() as tx:
+                    self.shop.execute(tx, statement)
+
+        asyncio.run(done())
+
+    def load(self, run: str, n: int = 5, *, day: str = DAY, extra: int = 0, **options: Any) -> Any:
+        """Load so many rows of a day."""
+        given = {"rows": lambda: sales(n, day, extra), "by": "day", "partition": day, **options}
+        return elsewhere(lambda: self.loads.load(self.names["sales"], run=run, **given))
+
+    def merge(self, run: str, rows: list[Any], **options: Any) -> Any:
+        given = {"strategy": Merge(("id",), "version"), "tag": None, "rows": lambda: rows, **options}
+        return elsewhere(lambda: self.loads.load(self.names["customers"], run=run, **given))
+
+    def sales(self, day: str = DAY) -> list[int]:
+        return self.shop.look(f"SELECT amount FROM {self.names['sales']} WHERE day = '{day}' ORDER BY id")  # type: ignore[return-value]
+
+    def customers(self) -> list[str]:
+        return self.shop.look(f"SELECT name FROM {self.names['customers']} ORDER BY id")
+
+
+def sales(n: int, day: str = DAY, extra: int = 0) -> list[tuple[Any, ...]]:
+    return [(day, i, i * 10 + extra) for i in range(n)]
+
+
+def clean(n: int, extra: int = 0) -> list[int]:
+    return [amount for _, _, amount in sales(n, extra=extra)]
+
+
+def customer(key: int, version: int) -> dict[str, Any]:
+    return {"id": key, "name": f"{key}v{version}", "version": version}
+
+
+@pytest.fixture(params=CHOSEN)
+def warehouse(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Warehouse]:
+    yield from _warehouse(request, request.param, tmp_path)
+
+
+@pytest.fixture
+def on_sqlite(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Warehouse]:
+    yield from _warehouse(request, "sqlite3", tmp_path)
+
+
+def _warehouse(request: pytest.FixtureRequest, name: str, tmp_path: Path) -> Iterator[Warehouse]:
+    service, open_ = SHOPS[name]
+    served(request, service)
+    made = Warehouse(open_(tmp_path))
+    yield made
+    made.do(*(f"DROP TABLE {name}" for name in made.names.values()))
+    asyncio.run(made.shop.close())
+
+
+# ---------------------------------------------------------------- in order
+
+
+@pytest.mark.slow
+@pytest.mark.every_value
+def test_loads(warehouse: Warehouse) -> None:
+    _a_run_is_loaded_once(warehouse)
+    _rows_are_appended_once(warehouse)
+    _rows_are_merged(warehouse)
+    _a_run_that_was_overtaken_is_refused(warehouse)
+    _two_writers_at_once(warehouse)
+
+
+def _a_run_is_loaded_once(warehouse: Warehouse) -> None:
+    first = warehouse.load("first")
+    assert (first.rows, first.superseded) == (5, None)
+    assert warehouse.load("first", 9) == first
+    assert warehouse.load("other day", 2, day=OTHER).superseded is None
+    second = warehouse.load("second", 3, extra=1, version=7)
+    assert (second.rows, second.superseded) == (3, "first")
+    assert second.fence == first.fence + 1
+    assert warehouse.sales() == clean(3, 1)
+    tags = warehouse.shop.look(f"SELECT DISTINCT loaded_by FROM {warehouse.names['sales']} WHERE day = '{DAY}'")
+    assert tags == ["second/2"]
+    with pytest.raises(StaleToken, match="Version 7"):
+        warehouse.load("late", version=6)
+    with pytest.raises(ValueError, match="refused"):
+        warehouse.load("checked", check=lambda tx: False)
+    with pytest.raises(ConfigurationError, match="Of 5 rows, 0 have"):
+        warehouse.load("mixed", rows=lambda: sales(5, OTHER))
+    assert warehouse.sales() == clean(3, 1)
+    assert warehouse.load("empty", 0, version=8).rows == 0
+    assert (warehouse.sales(), warehouse.sales(OTHER)) == ([], clean(2))
+    with pytest.raises(KeyReused):
+        warehouse.load("first", input="another file")
+
+
+def _rows_are_appended_once(warehouse: Warehouse) -> None:
+    kept = {"by": None, "partition": None, "strategy": "append_once"}
+    for run in ("a", "b", "a"):
+        warehouse.load(run, 2, day=run, **kept)
+    assert [warehouse.sales(run) for run in "ab"] == [clean(2), clean(2)]
+    table = warehouse.names["sales"]
+    warehouse.load("c", rows=lambda: f"SELECT 'c', id, amount FROM {table} WHERE day = 'a' AND '%' <> ''", **kept)
+    warehouse.load("d", rows=lambda: ({"amount": n * 10, "id": n, "day": "d"} for n in range(2)), **kept)
+    assert [warehouse.sales(run) for run in "cd"] == [clean(2), clean(2)]
+
+
+def _rows_are_merged(warehouse: Warehouse) -> None:
+    warehouse.merge("m1", [customer(1, 1), customer(1, 3), customer(1, 2), customer(2, 1)])
+    warehouse.merge("m2", [customer(1, 2), customer(2, 2), customer(3, 1)])
+    assert warehouse.customers() == ["1v3", "2v2", "3v1"]
+    warehouse.merge("m3", [{"id": 1, "version": 1}, {"id": 4, "version": 1}], strategy=Merge(("id",)))
+    assert warehouse.customers() == ["1v3", "2v2", "3v1", None]
+    for rows in ([customer(1, 1), customer(1, 2)], [{**customer(1, 1), "id": None}]):
+        with pytest.raises(Exception, match=r"NULL in it, or twice|cannot be null"):
+            warehouse.merge("m4", rows, strategy=Merge(("id",)))
+
+
+def _a_run_that_was_overtaken_is_refused(warehouse: Warehouse) -> None:
+    def overtaken(*by: tuple[str, int]) -> Callable[[], Any]:
+        def rows() -> Any:
+            for run, extra in by:
+                warehouse.load(run, extra=extra)
+            return sales(9)
+
+        return rows
+
+    with pytest.raises(StaleToken, match="later"):
+        warehouse.load("zombie", rows=overtaken(("later", 4)))
+    with pytest.raises(StaleToken, match="latest"):
+        warehouse.load("zombie 2", rows=overtaken(("a while later", 5), ("latest", 6)))
+    with pytest.raises(StoredFailure, match="latest"):
+        warehouse.load("zombie 2")  # as a scheduler does that sees an error
+    assert warehouse.sales() == clean(5, 6)
+
+
+def _two_writers_at_once(warehouse: Warehouse) -> None:
+    gate = threading.Barrier(4)
+
+    def one(extra: int) -> None:
+        gate.wait(30)
+        day = OTHER if extra == 3 else DAY
+        for attempt in range(9):
+            try:
+                warehouse.load(f"writer {extra}, {attempt}", extra=extra, day=day)
+            except StaleToken:
+                continue
+            return
+        raise AssertionError("it was always overtaken")
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(one, range(4)))
+    assert warehouse.sales() in [clean(5, extra) for extra in range(3)]
+    assert warehouse.sales(OTHER) == clean(5, 3)
+
+
+# ---------------------------------------------------------------- killed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sqlite3", "psycopg", "PyMySQL"])
+def test_killed_at_every_boundary(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for warehouse in _warehouse(request, name, tmp_path):
+        _killed(warehouse, monkeypatch, pairs=name == "sqlite3")
+
+
+def _killed(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, *, pairs: bool) -> None:
+    """A process is killed before or after each request that it makes, and the run is tried again."""
+    killer, plain = Killer(None), sql.run
+
+    def run(*args: Any) -> Any:
+        killer()
+        answer = plain(*args)
+        killer()
+        return answer
+
+    monkeypatch.setattr(sql, "run", run)
+    kept = {"by": None, "partition": None, "strategy": "append_once"}
+    ways: dict[str, Callable[[str], Any]] = {
+        "overwrite": lambda run: warehouse.load(run, extra=2),
+        "append": lambda run: warehouse.load(run, day=run[:20], **kept),
+        "merge": lambda run: warehouse.merge(run, [customer(1, 1), customer(1, 2)]),
+    }
+    for way, load in ways.items():
+        killer = Killer(None)
+        load(f"{secrets.token_hex(8)} counted")
+        most = next(killer._passed)
+        plans = [[at] for at in range(most)]
+        if pairs:
+            plans = [[first, then] for first in range(most) for then in range(most)]
+        for plan in plans:
+            run_id = f"{secrets.token_hex(8)} {way}"
+            for at in plan:
+                killer = Killer(at)
+                try:
+                    load(run_id)
+                except Killed:
+                    continue
+            killer = Killer(None)
+            loaded = load(run_id)
+            assert loaded.run == run_id
+            if way == "overwrite":
+                assert (loaded.rows, warehouse.sales()) == (5, clean(5, 2)), plan
+            elif way == "append":
+                assert (loaded.rows, warehouse.sales(run_id[:20])) == (5, clean(5)), plan
+            else:
+                assert (loaded.rows, warehouse.customers()) == (2, ["1v2"]), plan
+
+
+def test_a_lost_reply_of_a_commit_is_looked_up(on_sqlite: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish = sql.SqlTarget.publish
+
+    def lost(target: Any, work: Any) -> int:
+        publish(target, work)
+        raise StoreUnavailable("the reply is lost")
+
+    monkeypatch.setattr(sql.SqlTarget, "publish", lost)
+    assert on_sqlite.load("r").rows == 5
+    assert on_sqlite.sales() == clean(5)
+
+    def unsent(target: Any, work: Any) -> int:
+        raise StoreUnavailable("it cannot be reached")
+
+    monkeypatch.setattr(sql.SqlTarget, "publish", unsent)
+    with pytest.raises(StoreUnavailable):
+        on_sqlite.load("s")
+
+
+# ---------------------------------------------------------------- windows and input
+
+
+def test_a_window_moves_with_its_load(on_sqlite: Warehouse) -> None:
+    table, at = on_sqlite.names["customers"], datetime(2026, 11, 27, tzinfo=UTC)
+    first = on_sqlite.loads.window(table, at)
+    assert first[:2] == (None, at)
+    on_sqlite.merge("w1", [customer(1, 1)], window=first)
+    then = on_sqlite.loads.window(table, at + timedelta(hours=3), overlap="2h")
+    assert then[:2] == (at - timedelta(hours=2), at + timedelta(hours=3))
+    with pytest.raises(StaleToken):
+        on_sqlite.merge("w0", [customer(1, 9)], window=first)
+    on_sqlite.merge("w2", [customer(1, 2)], window=then)
+    assert on_sqlite.merge("w2", [], window=then).rows == 1
+    with pytest.raises(ConfigurationError, match="below"):
+        on_sqlite.loads.window(table, at)
+    assert on_sqlite.loads.window(on_sqlite.names["sales"], 5).low is None
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "rows that are no function": ({"rows": []}, "has to be a function"),
+    "half a partition": ({"partition": None}, "belong together"),
+    "an unknown strategy": ({"strategy": "swap"}, "append_once, merge, overwrite"),
+    "a partition with a session's text": ({"partition": Decimal("1.0")}, "same in every session"),
+    "an instant without a zone": ({"partition": datetime(2026, 11, 27)}, "no time zone"),
+    "a version that is no number": ({"version": "7"}, "whole number"),
+    "a window of a partition": ({"window": (None, 5, 0)}, "of a whole table"),
+    "a tag without its column": ({"tag": "batch"}, "no column 'batch'"),
+    "rows that differ": (
+        {"rows": lambda: [{"day": DAY, "id": 1}, {"day": DAY, "amount": 1}]},
+        "differ in their columns",
+    ),
+}
+
+
+@each_row("options, told", REFUSED.values(), ids=list(REFUSED))
+def test_bad_input_is_refused(on_sqlite: Warehouse, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        on_sqlite.load(secrets.token_hex(4), **options)
+    assert on_sqlite.sales() == []
+
+
+def test_partitions_have_one_name() -> None:
+    assert part_of("day", date(2026, 11, 27)) == part_of("day", DAY) == "day=2026-11-27"
+    assert part_of("n", 7) == "n=7"
+
+
+def test_boundaries_and_targets_that_cannot_load_are_refused(on_sqlite: Warehouse) -> None:
+    external = on_sqlite.shop.boundary(effects="external")
+    with pytest.raises(ConfigurationError, match="keyed"):
+        Loads(external, on_sqlite.shop.store)
+    with pytest.raises(ConfigurationError, match="SQLite, PostgreSQL"):
+        Loads(on_sqlite.boundary, "memory://")
