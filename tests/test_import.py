@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import retrysafe
+from retrysafe.backends.registry import BACKENDS
 from tests.tables import each_row
 
 SOURCE = Path(retrysafe.__file__).parent.parent
@@ -107,9 +108,7 @@ def test_imports_no_feature_that_nobody_uses() -> None:
 @pytest.mark.slow
 def test_imports_no_concrete_store_or_executor() -> None:
     parts = (
-        "retrysafe.backends.sql.",
-        "retrysafe.backends.redis.",
-        "retrysafe.backends.dynamodb.",
+        *(f"retrysafe.backends.{name}." for name in BACKENDS if name != "memory"),
         "retrysafe.cli",
         "retrysafe_demo",
         "retrysafe.testing",

@@ -19,6 +19,7 @@ PURPOSES = {
     ),
     "redis": ("Redis and Valkey as a store; Redis Streams", "how-to/run-on-redis-or-valkey"),
     "dynamodb": ("DynamoDB, sync and async", "how-to/run-on-dynamodb"),
+    "mongodb": ("MongoDB, sync and async", "how-to/run-on-mongodb"),
     "django": ("aliases of `DATABASES`, views, migrations", "how-to/use-in-django"),
     "drf": ("views of Django REST framework", "how-to/http-drf"),
     "alembic": ("the schema as Alembic revisions", "how-to/own-the-schema"),

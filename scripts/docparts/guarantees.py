@@ -58,6 +58,7 @@ SETTINGS: dict[str, Settings] = {
         "a table with another key",
         "a global table that is not strongly consistent, no time to live, answers without a Date, hidden settings",
     ),
+    "mongodb": Settings("nothing", "a server that is no replica set, no TTL index"),
 }
 
 

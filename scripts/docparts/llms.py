@@ -10,7 +10,7 @@ FILE = ROOT / "docs" / "llms.txt"
 HEAD = """# retrysafe
 
 > A Python library that makes an operation safe to retry: the effect happens once, and a retry gets the first answer. It
-> claims an idempotency key in a store (SQLite, PostgreSQL, MySQL, Redis, DynamoDB), and stores the outcome.
+> claims an idempotency key in a store (SQLite, PostgreSQL, MySQL, Redis, DynamoDB, MongoDB), and stores the outcome.
 
 Read "For coding agents" first: it is enough to write a guarded operation and to test it by crashes.
 """

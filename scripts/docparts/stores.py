@@ -12,10 +12,18 @@ def capabilities() -> str:
     yes_no = {True: "yes", False: "no"}
     declared = [store.capabilities for store in stores()]
     rows = [
-        (one.name, yes_no[one.transactions], yes_no[one.waits_in_transaction], one.clock, one.durability)
+        (
+            one.name,
+            yes_no[one.transactions],
+            yes_no[one.waits_in_transaction],
+            one.clock,
+            one.durability,
+            f"stand-in: {one.stand_in}" if one.stand_in else "itself",
+        )
         for one in declared
     ]
-    return table(("store", "transactions", "a duplicate may wait inside `tx=`", "whose clock", "what survives"), rows)
+    head = ("store", "transactions", "a duplicate may wait inside `tx=`", "whose clock", "what survives", "tested on")
+    return table(head, rows)
 
 
 def store_guide() -> str:
@@ -29,6 +37,8 @@ def store_guide() -> str:
             f"- The record {shared}.\n- The clock that decides: {known.clock}.\n- What survives: {known.durability}.\n"
             f"- What a failover loses: {known.failover}.\n"
         )
+        if known.stand_in:
+            parts[-1] += f"- Tested on a stand-in, {known.stand_in}, and not on the product itself.\n"
         quotas = known.quotas or "cannot be kept"
         parts[-1] += f"- Quotas: {quotas}.\n"
         parts.append("It can't survive:\n")

@@ -191,6 +191,18 @@ BY_STORE: dict[str, tuple[Loss, ...]] = {
             "*unknown*",
         ),
     ),
+    "mongodb": (
+        Loss("a primary is killed, and another is elected", "nothing that was acknowledged", "–", "–", "–"),
+        Loss("the disks of a majority are lost, or that of a server without replicas", RESTORED, RUNS, TWICE, TOGETHER),
+        Loss("a backup is restored", RESTORED, RUNS, TWICE, TOGETHER),
+        Loss(
+            "a new primary's clock is ahead by a lease",
+            "nothing, but a lease may be taken over early; its first holder is fenced",
+            "two attempts may run at once, with the same derived keys",
+            "*unknown*",
+            "nothing: no lease is needed",
+        ),
+    ),
 }
 
 ANYWHERE = (

@@ -7,6 +7,7 @@ from serviceparts.browser import Chromium
 from serviceparts.debezium import Debezium
 from serviceparts.dynamodb import DynamoDB
 from serviceparts.kafka import Kafka
+from serviceparts.mongodb import SecantusDB
 from serviceparts.mqtt import Mosquitto
 from serviceparts.mysql import MariaDB, MySQL8, MySQL9
 from serviceparts.nats import Nats
@@ -19,7 +20,7 @@ from serviceparts.service import Service
 from serviceparts.servicebus import ServiceBus
 
 _FIRST = (
-    *(PostgreSQL(), MariaDB(), Redis(), RedisCluster(), RedisSentinel(), DynamoDB()),
+    *(PostgreSQL(), MariaDB(), Redis(), RedisCluster(), RedisSentinel(), DynamoDB(), SecantusDB()),
     *(
         RabbitMQ(),
         Kafka(),

@@ -53,7 +53,7 @@ from tests.tables import each_row
         ({"concurrency": 5}, "concurrency="),
         ({"permanent": [int]}, "permanent="),
         ({"permanent": KeyboardInterrupt}, "permanent="),
-        ({"store": "mongodb://x"}, "unknown kind of URL"),
+        ({"store": "couchdb://x"}, "unknown kind of URL"),
         ({"store": object()}, "store="),
         ({"store": "sqlite://:memory:"}, "memory://"),
         ({"store": "sqlite:///x.db?busy=soon"}, "busy='soon' is not a duration"),

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
@@ -216,6 +217,21 @@ def mysql_database(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         monkeypatch.setenv("MYSQL_URL", url)
         yield url
         connection.query(f"DROP DATABASE {name}")
+
+
+@pytest.fixture
+def mongodb_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a database that is not there yet, as MONGODB_URL; dropped in the end."""
+    require("mongodb")
+    from pymongo import MongoClient
+
+    url = f"{os.environ['RETRYSAFE_TEST_MONGODB']}/shop"
+    monkeypatch.setenv("MONGODB_URL", url)
+    client: MongoClient[Any] = MongoClient(url)
+    with alone_with("mongodb"), client:
+        client.drop_database("shop")
+        yield url
+        client.drop_database("shop")
 
 
 @pytest.fixture

@@ -18,6 +18,24 @@ _ONLY_SHOWN = re.compile(r"(pip install|make|git clone|docker|locust|k6) .*")
 TOUCHED = touched()
 
 
+SERVERS = {
+    "DATABASE_URL": "database",
+    "MYSQL_URL": "mysql_database",
+    "REDIS_URL": "redis_url",
+    "RABBITMQ_URL": "rabbitmq_url",
+    "NATS_URL": "nats_url",
+    "MQTT_URL": "mqtt_url",
+    "KAFKA_URL": "kafka_url",
+    "PUBSUB_ENDPOINT": "pubsub_endpoint",
+    "SERVICEBUS_URL": "servicebus_url",
+    "SQS_ENDPOINT": "sqs_endpoint",
+    "DYNAMODB_URL": "dynamodb",
+    'client("s3")': "s3_endpoint",
+    "MONGODB_URL": "mongodb_url",
+}
+"""Variables that a page may name, each with the fixture that sets it."""
+
+
 def _name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
@@ -30,30 +48,10 @@ def _name(page: Path) -> str:
     ids=_name,
 )
 def test_examples_do_what_the_page_says(page: Path, request: pytest.FixtureRequest) -> None:
-    if "DATABASE_URL" in page.read_text(encoding="utf-8"):
-        request.getfixturevalue("database")
-    if "MYSQL_URL" in page.read_text(encoding="utf-8"):
-        request.getfixturevalue("mysql_database")
-    if "REDIS_URL" in page.read_text(encoding="utf-8"):
-        request.getfixturevalue("redis_url")
-    if "RABBITMQ_URL" in page.read_text(encoding="utf-8"):
-        request.getfixturevalue("rabbitmq_url")
-    if "NATS_URL" in page.read_text(encoding="utf-8"):
-        request.getfixturevalue("nats_url")
-    if "MQTT_URL" in page.read_text(encoding="utf-8"):
-        request.getfixturevalue("mqtt_url")
-    if "KAFKA_URL" in page.read_text(encoding="utf-8"):
-        request.getfixturevalue("kafka_url")
-    if "PUBSUB_ENDPOINT" in page.read_text(encoding="utf-8"):
-        request.getfixturevalue("pubsub_endpoint")
-    if "SERVICEBUS_URL" in page.read_text(encoding="utf-8"):
-        request.getfixturevalue("servicebus_url")
-    if "SQS_ENDPOINT" in page.read_text(encoding="utf-8"):
-        request.getfixturevalue("sqs_endpoint")
-    if 'client("s3")' in page.read_text(encoding="utf-8"):
-        request.getfixturevalue("s3_endpoint")
-    if "DYNAMODB_URL" in page.read_text(encoding="utf-8"):
-        request.getfixturevalue("dynamodb")
+    text = page.read_text(encoding="utf-8")
+    for variable, fixture in SERVERS.items():
+        if variable in text:
+            request.getfixturevalue(fixture)
     document = parse(page)
     document.namespace["__name__"] = "__main__"
     try:

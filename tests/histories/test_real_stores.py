@@ -32,6 +32,7 @@ from tests.proving.proofs import Proof
 from tests.stores.harnesses import HARNESSES
 from tests.stores.harnesses.base import AnyHarness
 from tests.stores.harnesses.dynamodb import dynamodb_endpoint, dynamodb_url
+from tests.stores.harnesses.mongodb import mongodb_server, mongodb_url
 from tests.stores.harnesses.redis import redis_url
 from tests.stores.harnesses.sql import mysql_url, postgresql_url
 
@@ -46,9 +47,20 @@ TRAITS = {
     "postgresql": SQL,
     "mysql": SQL._replace(reads_back=frozenset({"take", "renew"})),
     "redis": Traits(skew=1_000, vanishing=True),
+    "mongodb": Traits(skew=1_000_000, recalled=frozenset({"created"})),
     "dynamodb": Traits(skew=3_000_000, vanishing=True, recalled=frozenset({"created"})),
 }
-"""DynamoDB's clock is known to within two seconds, and a second client may know it better."""
+"""DynamoDB's clock is known to within two seconds, and a second client may know it better. MongoDB reads its clock when
+a call arrives, which may wait for its turn then."""
+
+
+def mongodb_straight() -> str:
+    """The URL of the server alone: the members of a replica set that it tells are not behind the proxy.
+
+    PyMongo does not repeat writes, of which the stand-in answers the second otherwise than the first.
+    """
+    return f"{mongodb_url()}&directConnection=true&retryWrites=false"
+
 
 URLS: dict[str, tuple[Callable[[], str], Callable[[], str]]] = {
     "psycopg": (lambda: f"{postgresql_url()}?sslmode=disable", postgresql_url),
@@ -63,6 +75,7 @@ URLS: dict[str, tuple[Callable[[], str], Callable[[], str]]] = {
     "redis async": (redis_url, redis_url),
     "boto3": (dynamodb_url, dynamodb_endpoint),
     "aiobotocore": (dynamodb_url, dynamodb_endpoint),
+    "mongodb": (mongodb_straight, mongodb_server),
 }
 """The targets of connections through a proxy: the URL of the store, and that of the server in it."""
 LOCAL = ("memory", "memory async", "sqlite3", "sqlite3 async")

@@ -61,8 +61,7 @@ def plan(kind: str, load: Load) -> CapacityPlan:
     """Plan a store of a kind, such as "postgresql". Raises `ConfigurationError` for a load that cannot be."""
     _check(load)
     footprint = footprint_of(kind, load.sizes)
-    forgets_itself = kind in _FORGETTING
-    waiting = 0.0 if forgets_itself else load.sweep_every
+    waiting = 0.0 if footprint.forgets else load.sweep_every
     records = math.ceil(load.rate * (load.memory + waiting))
     calls = load.rate / (1 - load.duplicates)
     replays = calls - load.rate
@@ -74,14 +73,13 @@ def plan(kind: str, load: Load) -> CapacityPlan:
         2 * load.rate + replays,
         load.rate * footprint.write_units,
         replays * footprint.read_units,
-        0.0 if forgets_itself else load.rate,
-        0 if forgets_itself else math.ceil(load.rate / SWEEP_RATE),
+        0.0 if footprint.forgets else load.rate,
+        0 if footprint.forgets else math.ceil(load.rate / SWEEP_RATE),
         _partitions(kind, records),
         footprint,
     )
 
 
-_FORGETTING = ("redis", "dynamodb")
 _PARTITIONED = ("postgresql",)
 
 

@@ -201,9 +201,7 @@ class Backend:
 
     def restarts(self, error: BaseException) -> bool:
         """Tell whether ``error`` means that the database wants the whole transaction again."""
-        from retrysafe.backends.sql.drivers.base import wants_restart
-
-        return wants_restart(error)
+        return self.access.wants_restart(error)
 
     # ------------------------------------------------------------ fit for use
 
@@ -217,7 +215,7 @@ class Backend:
             self.database.check(execute, place)
         if self._checked != runtime.pid:
             self.database.find_home(execute, joined=place is not None)
-            self._judge(run(self._checking(), execute))
+            self._judge(run(self.examination(), execute))
 
     async def acheck(self, execute: AsyncExecutor, place: Place | None = None) -> None:
         """`check` for async code."""
@@ -225,7 +223,7 @@ class Backend:
             await self.database.acheck(execute, place)
         if self._checked != runtime.pid:
             await self.database.afind_home(execute, joined=place is not None)
-            self._judge(await arun(self._checking(), execute))
+            self._judge(await arun(self.examination(), execute))
 
     def migrate(self, partitions: int | None = None) -> list[Migration]:
         """Apply the missing migrations, with the records in so many ``partitions``; return them."""
@@ -235,7 +233,8 @@ class Backend:
         """`migrate` through the async client."""
         return await self.tables.amigrate(partitions)
 
-    def _checking(self) -> Steps[list[Finding]]:
+    def examination(self) -> Steps[list[Finding]]:
+        """Look at the schema and at the server's settings. Raises `SchemaOutdated`."""
         if self.kind in WITH_SCHEMA:
             yield from self.tables.require()
         return (yield from examine(self.store))

@@ -296,9 +296,8 @@ class DocumentStore:
                 return
 
     def _clear(self, seen: Record) -> Write:
-        now = self.clock()
-        sources = RULES[Transition.SWEEP].sources
-        if seen.effective_state_at(now) in sources:
+        now, sources = seen.now, RULES[Transition.SWEEP].sources
+        if seen.effective_state in sources:
             return Write(seen.key, version_of(seen), sources, None, judged_at=now)
         sets = {"tombstone_until": seen.tombstone_until}
         return Write(seen.key, version_of(seen), frozenset(), sets, settled=True, judged_at=now)

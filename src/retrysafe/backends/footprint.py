@@ -25,6 +25,7 @@ class Footprint(NamedTuple):
     write_units, read_units: request units of a service that bills them, for a new claim with its result and for a
         replay.
     notes: what else to plan for, as sentences.
+    forgets: the store removes it by itself when it is forgotten.
     """
 
     record: float
@@ -33,3 +34,4 @@ class Footprint(NamedTuple):
     write_units: int = 0
     read_units: int = 0
     notes: tuple[str, ...] = ()
+    forgets: bool = False

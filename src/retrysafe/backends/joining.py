@@ -13,7 +13,7 @@ from retrysafe.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from retrysafe.backends.backend import Backend
-    from retrysafe.backends.sql.drivers.base import Joining
+    from retrysafe.backends.spec import Joining
 
 
 def join(backend: Backend, tx: Any) -> Joining:
@@ -43,9 +43,11 @@ def _joiner_of(given: type) -> Callable[[Any, str, str], Joining]:
             if loaded is not None and issubclass(given, getattr(loaded, name)):
                 joiner: Callable[[Any, str, str], Joining] = spec.load(reference)
                 return joiner
+    libraries = {kind.partition(":")[0].partition(".")[0] for spec in specs() for kind in spec.transactions}
     raise ConfigurationError(
-        f"tx= is a {given.__module__}.{given.__qualname__}; expected a connection or session of sqlite3, "
-        "psycopg, asyncpg, PyMySQL, asyncmy or SQLAlchemy that is in a transaction, or a Django alias or connection."
+        f"tx= is a {given.__module__}.{given.__qualname__}; expected a connection or session of "
+        f"{', '.join(sorted(libraries - {'builtins', 'django'}))} that is in a transaction, or a Django alias or "
+        "connection."
     )
 
 

@@ -20,7 +20,7 @@ from retrysafe.runtime import new_lock
 if TYPE_CHECKING:
     from retrysafe.protocol.store import Cache
 
-BACKENDS = ("memory", "sql", "redis", "dynamodb")
+BACKENDS = ("memory", "sql", "redis", "dynamodb", "mongodb")
 """The folders of the backends, in the order in which documentation shows their stores."""
 
 _ALIASED = (("django.db.backends.base.base", "BaseDatabaseWrapper"), ("django.utils.connection", "ConnectionProxy"))

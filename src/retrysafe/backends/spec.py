@@ -16,11 +16,38 @@ from retrysafe.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from retrysafe.backends.identity import Place
-    from retrysafe.protocol.client import AsyncClient, AsyncListener, Client, Listener
+    from retrysafe.protocol.client import AsyncClient, AsyncExecutor, AsyncListener, Client, Executor, Listener
 
     Heard = Callable[[bytes], None]
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class Joining(NamedTuple):
+    """Executors on a transaction that was handed to us; one of them is None where the colour is fixed.
+
+    ``tx`` is what the handler works with, if that is not what was handed over.
+    """
+
+    execute: Executor | None
+    aexecute: AsyncExecutor | None
+    tx: Any = None
+    place: Place | None = None
+    """The database that it leads to, as far as it shows."""
+    kind: str = ""
+    """The kind of that database, as stores name it."""
+
+
+def refuse_kind(kind: str, store: str) -> None:
+    """Raise `ConfigurationError` for a transaction on another kind of database than the store's; empty is any kind."""
+    if store and kind != store:
+        raise ConfigurationError(f"tx= is a {kind} transaction, but store= is {store}: they cannot commit together.")
+
+
+def _by_sqlstate(error: BaseException) -> bool:
+    from retrysafe.backends.sql.drivers.base import wants_restart
+
+    return wants_restart(error)
 
 
 class StoreAccess(NamedTuple):
@@ -43,6 +70,7 @@ class StoreAccess(NamedTuple):
     places: the databases that it leads to, as far as it shows; empty if it does not.
     no_transactions: why transactions of the boundary's own cannot be kept on these connections; empty where they can.
     own_connections: every client has connections that nothing else uses.
+    wants_restart: tells whether an error of the database asks for the whole transaction again.
     """
 
     address: str
@@ -62,6 +90,7 @@ class StoreAccess(NamedTuple):
     places: Callable[[], set[Place]] = set
     no_transactions: str = ""
     own_connections: bool = False
+    wants_restart: Callable[[BaseException], bool] = _by_sqlstate
 
 
 class CacheSpec(NamedTuple):

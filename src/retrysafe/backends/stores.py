@@ -59,6 +59,14 @@ if TYPE_CHECKING:
 
         def release(self, connection: Any, /) -> Any: ...
 
+    class PymongoClient(Protocol[Tx]):
+        """A MongoClient or AsyncMongoClient of PyMongo."""
+
+        @property
+        def nodes(self) -> Any: ...
+
+        def start_session(self) -> Tx: ...
+
     class OfAws(Protocol):
         """A client of boto3 or aiobotocore, or a Table of boto3."""
 
@@ -75,7 +83,12 @@ if TYPE_CHECKING:
         def settings_dict(self) -> Any: ...
 
     Lending: TypeAlias = (
-        SqlalchemyEngine[Tx] | Sessionmaker[Tx] | PsycopgPool[Tx] | AsyncPsycopgPool[Tx] | AsyncPool[Tx]
+        SqlalchemyEngine[Tx]
+        | Sessionmaker[Tx]
+        | PsycopgPool[Tx]
+        | AsyncPsycopgPool[Tx]
+        | AsyncPool[Tx]
+        | PymongoClient[Tx]
     )
     """A store whose transactions have a type that is known."""
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from retrysafe.backends.backend import Backend
-    from retrysafe.backends.sql.drivers.base import Joining
+    from retrysafe.backends.spec import Joining
     from retrysafe.claims.step import Step
 
     Program = Generator["Put | Call", Any, Any]

@@ -18,7 +18,7 @@ from retrysafe.protocol.steps import (
 
 if TYPE_CHECKING:
     from retrysafe.backends.backend import Backend
-    from retrysafe.backends.sql.drivers.base import Joining
+    from retrysafe.backends.spec import Joining
     from retrysafe.claims.settings import BoundarySettings
     from retrysafe.claims.step_programs import Program
 

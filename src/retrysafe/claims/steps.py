@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from random import Random
     from uuid import UUID
 
-    from retrysafe.backends.sql.drivers.base import Joining
+    from retrysafe.backends.spec import Joining
     from retrysafe.claims.step_programs import Program
     from retrysafe.protocol.procedures import Won
 

@@ -1,35 +1,41 @@
-"""`retrysafe conformance http`, `client`: check whether a server or a client in any language keeps the HTTP contract.
+"""`retrysafe conformance http`, `client`, `store`: check whether a server, a client or a store keeps its contract.
 
 A server has to offer the conformance fixture, about 60 lines: see the reference page "The conformance fixture". A
 client is a command that makes one POST with a key to the URL in RETRYSAFE_UPSTREAM; it is run once for each rule.
-Exit code: 0 if no rule failed; 1 if one did; 2 if the server or client could not be checked.
+Exit code: 0 if no rule failed; 1 if one did; 2 if the server, client or store could not be checked.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import secrets
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrysafe.cli.opening import add_verbs
 from retrysafe.conformance.capabilities import MODES, Capabilities
 from retrysafe.conformance.profiles import PROFILES
-from retrysafe.errors import ConfigurationError
+from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.http.keys import HEADER
 
 if TYPE_CHECKING:
+    from retrysafe.backends.backend import Backend
     from retrysafe.conformance.report import Report
+    from retrysafe.testing.harness import AsyncHarness, SyncHarness
 
 _FORMATS = ("markdown", "json", "junit")
 
 
 def add_to(verbs: Any) -> None:
     """Add the verb and the verbs below it to the command line."""
-    below = add_verbs(verbs, "conformance", "check whether a server or a client keeps the HTTP contract", __doc__)
+    below = add_verbs(verbs, "conformance", "check whether a server, a client or a store keeps its contract", __doc__)
     _add_http(below)
     _add_client(below)
+    _add_store(below)
 
 
 def _add_http(verbs: Any) -> None:
@@ -117,6 +123,46 @@ def _told(report: Report, options: argparse.Namespace) -> int:
         _write(options.output, text)
         print(f"{report.address}: " + ", ".join(f"{count} {verdict}" for verdict, count in report.counts.items()))
     return 0 if report.passed else 1
+
+
+def _add_store(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "store",
+        help="check a store",
+        description="Put every case of the suite of stores to a store, by its sync and its async client. Give it a "
+        "database of its own, which `retrysafe migrate` has made ready: the suite leaves records, and sweeps.",
+    )
+    parser.add_argument("url", metavar="URL", help="the store, as store= takes it")
+    parser.set_defaults(run=run_store)
+
+
+def run_store(options: argparse.Namespace) -> int:
+    """Check a store."""
+    from retrysafe.backends.registry import connect, forget
+    from retrysafe.testing.conformance import CASES, Bench
+    from retrysafe.testing.harness import AsyncHarness, SyncHarness
+
+    made: list[Callable[[Backend], SyncHarness | AsyncHarness]] = [SyncHarness, AsyncHarness]
+    failed = 0
+    for colour, make in zip(("sync", "async"), made, strict=True):
+        backend = connect(options.url)
+        if not (backend.serves_sync if colour == "sync" else backend.serves_async):
+            continue
+        harness = make(backend)
+        try:
+            harness.do(backend.examination())
+            for name, case in CASES.items():
+                try:
+                    case(Bench(harness, secrets.token_bytes(32)))
+                except (AssertionError, RetrysafeError) as error:
+                    failed += 1
+                    where = traceback.extract_tb(error.__traceback__)[-1]
+                    print(f"{colour}: {name}: {where.line}: {str(error) or type(error).__name__}")
+            print(f"{backend.address}, {colour}: {len(CASES)} cases, {failed} failed so far")
+        finally:
+            harness.close()
+            forget(backend)
+    return 1 if failed else 0
 
 
 def _capabilities(path: Path) -> Capabilities:

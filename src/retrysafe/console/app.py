@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from retrysafe.admin.audit import Audit
 from retrysafe.admin.operator import Operator, connect
 from retrysafe.backends import registry
+from retrysafe.backends.database import WITH_SCHEMA
 from retrysafe.backends.steps import runs_of
 from retrysafe.boundary import Boundary
 from retrysafe.claims.encryption import Keyring
@@ -107,7 +108,7 @@ class Console:
         self.encryption = encryption
         self.audit: Audit = _log if audit is None else audit
         self.forms = Forms(secret)
-        self.has_messages = self._backend.store.capabilities.transactions
+        self.has_messages = self._backend.kind in WITH_SCHEMA
         self._hosts = None if hosts is None else frozenset(map(host_of, hosts))
         self.access = access
         offered = {messages.AREA: self.has_messages, runs.AREA: runs_of(self._backend) is not None}

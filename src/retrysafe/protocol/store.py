@@ -45,6 +45,7 @@ class Capabilities(NamedTuple):
     quotas: how exactly the quota of a scope is kept; empty where it cannot be kept at all.
     looks_first: a read costs so little beside a transaction that a claim which opens one looks first whether the key
         is settled.
+    stand_in: the program that took the product's place in the tests; empty where they ran on the product itself.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Capabilities(NamedTuple):
     margin: Micros = 0
     quotas: str = ""
     looks_first: bool = False
+    stand_in: str = ""
 
 
 class Store(Protocol):

@@ -16,6 +16,7 @@ from tests.doctor.setups import (
     application,
     dynamodb,
     kafka,
+    mongodb,
     mqtt,
     mysql,
     nats,
@@ -39,6 +40,7 @@ BROKEN: dict[str, tuple[Setup, ...]] = {
     "SQLite, and whatever the store": sqlite.BROKEN,
     "Redis": redis.BROKEN,
     "DynamoDB": dynamodb.BROKEN,
+    "MongoDB": mongodb.BROKEN,
     "RabbitMQ": rabbitmq.BROKEN,
     "Kafka": kafka.BROKEN,
     "NATS": nats.BROKEN,
@@ -61,6 +63,7 @@ UNMADE: dict[str, dict[str, Any]] = {
     "dynamodb-permission": {"findings": [("warn", "table", "The permission is missing.")]},
     "dynamodb-replicas": {"findings": [("refuse", "global table", "Replicas in eu-west-1.")]},
     "dynamodb-clock": {"findings": [("warn", "clock", "The answers carry no Date.")]},
+    "mongodb-replica-set": {"findings": [("warn", "replica set", "The server is no replica set.")]},
     "kafka-in-sync": {
         "settings": {"orders": {"min.insync.replicas": "1"}},
         "replicas": {"orders": 3},

@@ -339,7 +339,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a worker works on a schema that is older than its own",
-        "backends.backend:Backend._checking",
+        "backends.backend:Backend.examination",
         never("WITH_SCHEMA"),
         (f"{TWO_VERSIONS}::test_the_newer_version_waits_for_its_migration[postgresql]",),
         rows=(82,),

@@ -25,4 +25,4 @@ def dynamodb(sizes: Sizes) -> Footprint:
         "A write of a key that is there already costs units too, and time to live removes items for nothing.",
         "One key is one partition: 1,000 writes a second at most for one hot key.",
     )
-    return Footprint(item, _OVERHEAD, write_units=writes, read_units=math.ceil(item / _READ), notes=notes)
+    return Footprint(item, _OVERHEAD, write_units=writes, read_units=math.ceil(item / _READ), notes=notes, forgets=True)

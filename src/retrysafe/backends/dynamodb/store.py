@@ -53,6 +53,7 @@ class DynamodbStore(DocumentStore):
         choose_when="when you run on AWS without a database of your own to share a transaction with",
         largest_result=LARGEST_ITEM - RESERVED,
         margin=MARGIN,
+        stand_in="DynamoDB Local",
     )
 
     def __init__(self, table: str, clock: Clock, address: str) -> None:

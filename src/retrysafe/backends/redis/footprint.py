@@ -17,7 +17,7 @@ def redis(sizes: Sizes) -> Footprint:
         "Set maxmemory above this with maxmemory-policy noeviction: an evicted record runs its operation again.",
         "A fork for a snapshot may need as much memory again while much is written.",
     )
-    return Footprint(_allocated(value) + _KEY, 0, 900 + sizes.names + sizes.result, notes=notes)
+    return Footprint(_allocated(value) + _KEY, 0, 900 + sizes.names + sizes.result, notes=notes, forgets=True)
 
 
 def _allocated(size: int) -> int:

@@ -61,6 +61,7 @@ from retrysafe.protocol.ordering import LARGEST_SEQUENCE
 from retrysafe.protocol.records import Duration
 from retrysafe.protocol.redelivery_policy import Trials
 from retrysafe.protocol.requests import Steps
+from retrysafe.protocol.store import BatchStore
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -148,6 +149,11 @@ class Inbox:
             raise ConfigurationError(
                 f"A batch that fails is handled again, and boundary {self.boundary.name!r} has "
                 f'effects="{self.boundary.effects}": what was done could not be undone. It needs "transactional".'
+            )
+        if not isinstance(self._entry.backend.store, BatchStore):
+            raise ConfigurationError(
+                f"A batch is claimed in one statement, which a {self._entry.backend.kind} store does not have. Handle "
+                "messages one by one, or keep the boundary in SQLite, PostgreSQL, MySQL or MariaDB."
             )
         if not 1 <= most <= MOST:
             raise ConfigurationError(f"max_batch= is a number from 1 to {MOST}.")

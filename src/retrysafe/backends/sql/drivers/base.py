@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from retrysafe import runtime
 from retrysafe.backends.sql.drivers import refusals
@@ -19,10 +19,6 @@ from retrysafe.errors import (
 from retrysafe.protocol.exception_groups import leaves
 from retrysafe.protocol.records import Finding
 from retrysafe.protocol.requests import Query, Rows
-
-if TYPE_CHECKING:
-    from retrysafe.backends.identity import Place
-    from retrysafe.protocol.client import AsyncExecutor, Executor
 
 PREPARED = (
     "The connection leads through a pooler such as PgBouncer, and its driver prepares statements by name: in "
@@ -96,21 +92,6 @@ def _encoding_of(driver: Any) -> tuple[str, tuple[str, str]] | None:
     return None
 
 
-class Joining(NamedTuple):
-    """Executors on a transaction that was handed to us; one of them is None where the colour is fixed.
-
-    ``tx`` is what the handler works with, if that is not what was handed over.
-    """
-
-    execute: Executor | None
-    aexecute: AsyncExecutor | None
-    tx: Any = None
-    place: Place | None = None
-    """The database that it leads to, as far as it shows."""
-    kind: str = ""
-    """The kind of that database, as stores name it."""
-
-
 def under_tenant(reason: str, *, ended: bool = False) -> ConfigurationError:
     """The refusal of a claim without a tenant where each tenant has a schema, for the ``reason`` that says so.
 
@@ -122,12 +103,6 @@ def under_tenant(reason: str, *, ended: bool = False) -> ConfigurationError:
         f"tenant would get its answer. {done}. Give Boundary(…, scope=…) what names the tenant, such as a "
         "function that returns the schema, or name it in claim(key, scope=…)."
     )
-
-
-def refuse_kind(kind: str, store: str) -> None:
-    """Raise `ConfigurationError` for a transaction on another kind of database than the store's; empty is any kind."""
-    if store and kind != store:
-        raise ConfigurationError(f"tx= is a {kind} transaction, but store= is {store}: they cannot commit together.")
 
 
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+\d*)")

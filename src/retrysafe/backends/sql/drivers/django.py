@@ -23,14 +23,13 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 from django.utils.connection import ConnectionDoesNotExist, ConnectionProxy
 
+from retrysafe.backends.spec import Joining, refuse_kind
 from retrysafe.backends.sql.drivers.base import (
-    Joining,
     arguments,
     fail,
     in_turn,
     not_connected,
     refuse_encoding,
-    refuse_kind,
     this_process,
     under_tenant,
 )

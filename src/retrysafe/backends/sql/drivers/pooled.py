@@ -14,17 +14,15 @@ from typing import Any, ClassVar, Generic, NoReturn, Self
 
 from retrysafe.backends import identity
 from retrysafe.backends.backend import Backend
-from retrysafe.backends.spec import StoreAccess
+from retrysafe.backends.spec import Joining, StoreAccess, refuse_kind
 from retrysafe.backends.sql import store_of
 from retrysafe.backends.sql.drivers.base import (
     AUTOCOMMIT,
-    Joining,
     ain_turn,
     fail,
     in_turn,
     not_connected,
     refuse_encoding,
-    refuse_kind,
     this_process,
 )
 from retrysafe.backends.sql.drivers.pool import AsyncBorrowed, Borrowed, C, LoopPool, Pool

@@ -20,11 +20,11 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from retrysafe import runtime
 from retrysafe.backends import identity
+from retrysafe.backends.spec import Joining, refuse_kind
 from retrysafe.backends.sql.drivers.base import (
     AUTOCOMMIT,
     ENGINE_AUTOCOMMIT,
     NO_SAVEPOINT,
-    Joining,
     arguments,
     fail,
     in_turn,
@@ -33,7 +33,6 @@ from retrysafe.backends.sql.drivers.base import (
     not_connected,
     question,
     refuse_encoding,
-    refuse_kind,
     this_process,
     under_tenant,
 )

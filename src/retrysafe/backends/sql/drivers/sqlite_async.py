@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from retrysafe.backends.sql.drivers.base import Joining, in_turn, refuse_kind, translated
+from retrysafe.backends.spec import Joining, refuse_kind
+from retrysafe.backends.sql.drivers.base import in_turn, translated
 from retrysafe.backends.sql.drivers.sqlite import InTransaction, Joined, SqliteFile, is_busy, perform, reader
 from retrysafe.backends.sql.drivers.sqlite_connection import Connection
 from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed, Connections

@@ -1,0 +1,71 @@
+"""MongoDB behind PyMongo, on a stand-in."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from retrysafe.backends.registry import connect
+from retrysafe.testing.harness import AsyncHarness, SyncHarness
+from tests.stores.harnesses.base import StoreHarness, migrated
+
+MONGODB_DATABASE = f"retrysafe_test_{os.getpid()}"
+
+
+def mongodb_server() -> str:
+    return os.environ["RETRYSAFE_TEST_MONGODB"]
+
+
+def mongodb_url(database: str = MONGODB_DATABASE) -> str:
+    return f"{mongodb_server()}/{database}?timeoutMS=20000"
+
+
+def mongodb_sync(path: Path) -> SyncHarness:
+    return SyncHarness(connect(migrated(mongodb_url())))
+
+
+def mongodb_async(path: Path) -> AsyncHarness:
+    return AsyncHarness(connect(migrated(mongodb_url())))
+
+
+class ClientHarness(SyncHarness):
+    """A sync harness on a client of the user's, which stays open when the backend is closed."""
+
+    def close(self) -> None:
+        executor: Any = self.backend.client()
+        client = executor.collection.database.client
+        super().close()
+        assert client.admin.command("ping")
+        client.close()
+
+
+def mongodb_client(path: Path) -> SyncHarness:
+    from pymongo import MongoClient
+
+    migrated(mongodb_url())
+    client: MongoClient[Any] = MongoClient(mongodb_url(), tz_aware=True, w=1)  # which decide nothing
+    return ClientHarness(connect(client))
+
+
+def drop_mongodb_database() -> None:
+    """Drop the database of this process, if it can have made one."""
+    if "pymongo" in sys.modules and "RETRYSAFE_TEST_MONGODB" in os.environ:
+        from pymongo import MongoClient
+
+        client: MongoClient[Any] = MongoClient(mongodb_server())
+        with client:
+            client.drop_database(MONGODB_DATABASE)
+
+
+HARNESS = StoreHarness(
+    executors={
+        "mongodb": ("mongodb", mongodb_sync),
+        "mongodb async": ("mongodb", mongodb_async),
+        "MongoClient": ("mongodb", mongodb_client),
+    },
+    drivers=("mongodb", "mongodb async"),
+    urls={"mongodb": ("mongodb", lambda folder: migrated(mongodb_url()))},
+    finish=drop_mongodb_database,
+)
