@@ -197,7 +197,8 @@ class EntryPoint:
         which the process will certainly not work any more, in the place of a lease that is renewed.
         """
         settings = self.settings
-        self._refuse_closed()
+        if self.closed:
+            raise self._closed()
         if tx is not None and settings.effects != "transactional":
             raise ConfigurationError(
                 f"tx= needs effects='transactional'; boundary {self.name!r} has {settings.effects!r}."
@@ -219,15 +220,15 @@ class EntryPoint:
         """`Boundary.lease`; entered from an event loop, it takes threads where the store serves sync code only."""
         from retrysafe.claims import holding
 
-        self._refuse_closed()
+        if self.closed:
+            raise self._closed()
         return holding.Lease(str(name), holding.claim_of(self.settings, name, lease, scope), self.enter, self.leave)
 
-    def _refuse_closed(self) -> None:
-        if self.closed:
-            raise ConfigurationError(
-                f"Boundary {self.name!r} has been closed, and a closed one stays closed. Close it when the process "
-                "ends; an application that starts more than once, as in tests, builds its boundaries anew each time."
-            )
+    def _closed(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"Boundary {self.name!r} has been closed, and a closed one stays closed. Close it when the process "
+            "ends; an application that starts more than once, as in tests, builds its boundaries anew each time."
+        )
 
     def open_many(
         self, keys_: Sequence[tuple[str, bytes | Fingerprint]], *, operation: str, codec: Codec
