@@ -315,7 +315,7 @@ def test_the_orders_are_exact_after_kills(effects: Any, make: Making) -> None:
         with client:
             orders = client.shop.create_collection("orders")
             connect(server.url).migrate()
-            place = placing(make(f"{server.url}?timeoutMS=500", effects=effects, lease="1s"), orders)
+            place = placing(make(f"{server.url}?timeoutMS=500", effects=effects, lease="8s"), orders)
             answers: dict[str, str] = {}
 
             def work() -> None:

@@ -39,7 +39,7 @@ _STORES = [
         'import sqlalchemy; boundary(sqlalchemy.create_engine("postgresql+asyncpg://shop@localhost/shop"))',
         "make it by create_async_engine",
     ),
-    Mistake("a URL of an unknown kind", 'boundary("mongodb://localhost/shop")', "known are …postgresql://"),
+    Mistake("a URL of an unknown kind", 'boundary("cassandra://localhost/shop")', "known are …postgresql://"),
     Mistake("a word, without Django", 'boundary("shop")', "A file is sqlite:///its-path", without="django"),
     Mistake("a `Path`", 'import pathlib; boundary(pathlib.Path("shop.db"))', "store=f'sqlite:///{path}'"),
     Mistake(
@@ -95,7 +95,7 @@ _BOUNDARIES = [
     Mistake(
         "transactions in memory",
         'boundary(effects="transactional")',
-        "Give SQLite, PostgreSQL, MySQL or MariaDB as store=",
+        "Give SQLite, PostgreSQL, MySQL, MariaDB or MongoDB as store=",
     ),
     Mistake("`concurrency` as a word", 'boundary(concurrency="wait")', "reject() or wait(seconds), called"),
     Mistake("`permanent` as an error", 'boundary(permanent=ValueError("no"))', "such as (ValueError, KeyError)"),

@@ -48,6 +48,8 @@ class Gateway:
         self._calls = ToolCalls(boundary, tools, self, origin_of_caller(1))
         self._boundary, self._command, self._principal = boundary, command, principal
         self._server: Process | None = None
+        self._stops = False
+        """True after SIGTERM: a server that has ended is not started again."""
         self._starting = asyncio.Lock()
         self._numbers = count()
         self._greeting: list[Message] = []
@@ -69,6 +71,7 @@ class Gateway:
             await self._start()
 
             def stop() -> None:
+                self._stops = True
                 source.close()
                 if self._server is not None:
                     self._server.terminate()
@@ -152,7 +155,7 @@ class Gateway:
     async def _send(self, line: bytes) -> None:
         """Hand a message to the server, which is started again if it has ended; raises `LeaseLost` if it ends now."""
         async with self._starting:
-            if self._server is None:
+            if self._server is None and not self._stops:
                 await self._start()
                 for message in self._greeting:
                     if "id" in message:

@@ -169,6 +169,7 @@ def _status(error: Exception) -> int | None:
 
 def _set(fence: Fence, redis: Any, key: str, value: Any) -> Program:
     fence.ensure_held()
-    beside = f"{key}:{MARK}" if re.search("{[^}]+}", key) else f"{{{key}}}:{MARK}"
+    tagged = key.partition("{")[2].find("}") > 0  # Redis takes what the first braces enclose for the slot
+    beside = f"{key}:{MARK}" if tagged else f"{{{key}}}:{MARK}"
     latest = yield redis.eval(_SET, 2, key, beside, f"{fence.token:020}", value)
     _refuse_later(fence, f"The key {key} of Redis", int(latest or 0))
