@@ -20,7 +20,7 @@ SIZES = {
     "two external attempts, a duplicate": (Size("external"), 50_000),
     "two keyed attempts that ask again": (Size("keyed", ticks=3, resends=1, duplicates=0), 35_000),
     "two external attempts that ask again": (Size("external", ticks=3, resends=1, duplicates=0), 40_000),
-    "three keyed attempts": (Size("keyed", attempts=3, ticks=2, duplicates=0), 30_000),
+    "three keyed attempts": (Size("keyed", attempts=3, ticks=2, duplicates=0), 29_000),
     "three external attempts": (Size("external", attempts=3, ticks=2, duplicates=0), 20_000),
 }
 
