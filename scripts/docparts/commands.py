@@ -25,7 +25,8 @@ def _verb(name: str, verb: argparse.ArgumentParser, level: str = "##") -> str:
             below = dict(action.choices)
         elif action.dest != "help":
             option = " ".join([*action.option_strings[:1], *([str(action.metavar)] if action.metavar else [])])
-            rows.append((f"`{option}`", (action.help or "") + (" (required)" if action.required else "")))
+            required = action.required and action.nargs != "..."  # of those Pythons differ
+            rows.append((f"`{option}`", (action.help or "") + (" (required)" if required else "")))
     options = table(("option", "meaning"), rows) if rows else ""
     parts = [f"{level} `retrysafe {name}`\n\n{prose(verb.description)}\n{options}"]
     return "\n".join([*parts, *(_verb(f"{name} {inner}", one, f"{level}#") for inner, one in below.items())])
