@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from retrysafe.admin.rendering import duration, instant
-from retrysafe.cli.opening import add_verb, add_verbs, load_object
+from retrysafe.cli.opening import load_object
+from retrysafe.cli.options import add_option, add_verb, add_verbs
 from retrysafe.cli.rendering import as_json, lines, say, table
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.client.hosts import shown
@@ -41,23 +42,21 @@ def add_to(verbs: Any) -> None:
         below, "discard", "remove a request, after you found out whether it had its effect", run_discard
     )
     for one in (showing, discarding):
-        one.add_argument("name", metavar="KEY", help="the key as it is listed")
-    resuming.add_argument(
-        "--client",
-        metavar="MODULE:NAME",
-        required=True,
-        help="your httpx client or requests session with a transport of retrysafe and this journal, or a function "
+        add_option(one, "name KEY", "the key as it is listed")
+    add_option(
+        resuming,
+        "--client MODULE:NAME",
+        "your httpx client or requests session with a transport of retrysafe and this journal, or a function "
         "that makes it; it adds its credentials",
+        required=True,
     )
-    resuming.add_argument(
-        "--origin",
-        metavar="URL",
-        help="only requests to this host (default: that of an httpx client's base_url, or all)",
+    add_option(
+        resuming, "--origin URL", "only requests to this host (default: that of an httpx client's base_url, or all)"
     )
     for one in (listing, showing, resuming, discarding):
-        one.add_argument("--journal", metavar="FILE", type=Path, help=f"the journal (default: ${JOURNAL})")
-        one.add_argument("--scope", metavar="TEXT", default="", help="the scope, as in Journal(scope=…)")
-        one.add_argument("--json", action="store_true", help="print JSON, one object per line")
+        add_option(one, "--journal FILE", f"the journal (default: ${JOURNAL})", type=Path)
+        add_option(one, "--scope TEXT", "the scope, as in Journal(scope=…)", "")
+        add_option(one, "--json", "print JSON, one object per line")
 
 
 def run_list(options: argparse.Namespace) -> int:
