@@ -75,23 +75,23 @@ def run_http(options: argparse.Namespace) -> int:
     """Check a server."""
     from retrysafe.conformance.running import run
 
-    only = _checked(options)
+    only = _parse_rules(options)
     able = None if options.capabilities is None else _capabilities(options.capabilities)
     profile = None if options.profile is None else PROFILES[options.profile]
     report = run(options.url, able, mode=options.mode, profile=profile, only=only, timeout=options.timeout)
-    return _told(report, options)
+    return _print_report(report, options)
 
 
 def run_client(options: argparse.Namespace) -> int:
     """Check a client."""
     from retrysafe.conformance import clients
 
-    only = _checked(options)
+    only = _parse_rules(options)
     report = clients.run_client(options.command, header=options.header, only=only, timeout=options.timeout)
-    return _told(report, options)
+    return _print_report(report, options)
 
 
-def _checked(options: argparse.Namespace) -> list[str]:
+def _parse_rules(options: argparse.Namespace) -> list[str]:
     """The rules that are asked for, when the other options can be kept."""
     if options.timeout <= 0:
         raise ConfigurationError(f"--timeout {options.timeout:g}: give a number of seconds above 0")
@@ -100,7 +100,7 @@ def _checked(options: argparse.Namespace) -> list[str]:
     return [part.strip() for part in (options.only or "").split(",") if part.strip()]
 
 
-def _told(report: Report, options: argparse.Namespace) -> int:
+def _print_report(report: Report, options: argparse.Namespace) -> int:
     from retrysafe.conformance.report import FORMATS
 
     text = FORMATS[options.format](report)

@@ -22,9 +22,9 @@ from retrysafe.cli.opening import load_object
 from retrysafe.cli.options import add_option, add_verb, add_verbs
 from retrysafe.cli.rendering import as_json, lines, say, table
 from retrysafe.errors import ConfigurationError
-from retrysafe.http.client.hosts import shown
+from retrysafe.http.client.hosts import hide_query
 from retrysafe.http.client.journal import Entry, Journal
-from retrysafe.http.client.resuming import Resumed, refused
+from retrysafe.http.client.resuming import Resumed, find_obstacle
 
 JOURNAL = "RETRYSAFE_JOURNAL"
 HEAD = ("key", "method", "url", "age", "sent", "last", "state")
@@ -100,7 +100,7 @@ def run_resume(options: argparse.Namespace) -> int:
             stays = journal.find(one.entry.id) is not None
             done.append(one.error is None and not stays)
             outcome = {**_outcome(one), "in_journal": stays}
-            told = {"key": one.entry.name, "method": one.entry.method, "url": shown(one.entry.url), **outcome}
+            told = {"key": one.entry.name, "method": one.entry.method, "url": hide_query(one.entry.url), **outcome}
             text = [str(value) for value in list(told.values())[:-1]] + ["stays in the journal"] * stays
             print(as_json(told) if options.json else "  ".join(text), flush=True)
 
@@ -150,7 +150,7 @@ def _summary(journal: Journal, entry: Entry) -> dict[str, Any]:
     return {
         "key": entry.name,
         "method": entry.method,
-        "url": shown(entry.url),
+        "url": hide_query(entry.url),
         "age": now - entry.created,
         "sent": entry.attempts or "?",
         "last": entry.last or "-",
@@ -161,7 +161,7 @@ def _summary(journal: Journal, entry: Entry) -> dict[str, Any]:
 def _state(journal: Journal, entry: Entry, now: float) -> str:
     if journal.is_held(entry, now):
         return "under way"
-    return "unknown" if refused(entry, now) else "resumable"
+    return "unknown" if find_obstacle(entry, now) else "resumable"
 
 
 def _client(target: str) -> Any:

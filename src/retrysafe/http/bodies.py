@@ -183,7 +183,7 @@ def without_boundary(content_type: bytes) -> bytes:
     return _BOUNDARY.sub(rb"", content_type) if _MULTIPART.match(content_type) else content_type
 
 
-def framed(*texts: object) -> bytes:
+def frame(*texts: object) -> bytes:
     """Texts of a form that was parsed, and whose bytes are gone, as they count for a fingerprint."""
     encoded = [str(text).encode("utf-8", "surrogatepass") for text in texts]
     return b"".join(len(text).to_bytes(8, "big") + text for text in encoded)

@@ -57,7 +57,7 @@ class CommitWatch:
         if self.phase is Phase.OVER:
             raise ConfigurationError(USED_LATE)
 
-    def committed_other(self) -> None:
+    def note_other_commit(self) -> None:
         """Another session has committed to the same database, where nothing of ours could hold it back or undo it."""
         self._claim.emit("outside_commit", when=self.phase.value)
 
@@ -65,7 +65,7 @@ class CommitWatch:
 _watch: ContextVar[CommitWatch | None] = ContextVar("retrysafe_watch", default=None)
 
 
-def watched() -> CommitWatch | None:
+def find_watch() -> CommitWatch | None:
     """The transactional request around the running code, also when its response is over."""
     return _watch.get()
 

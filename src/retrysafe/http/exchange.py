@@ -294,7 +294,7 @@ class Exchange:
         finally:
             if self._watch is not None:
                 self._watch.phase = Phase.OVER
-        if error is not None and (lost := self.guard.lost(error)) is not None:
+        if error is not None and (lost := self.guard.find_lost(error)) is not None:
             self.preempt(lost)
 
     def preempt(self, instead: Response | Refusal | RetryTransaction) -> NoReturn:
