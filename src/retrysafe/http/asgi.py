@@ -160,7 +160,7 @@ async def serve_guarded(
         if instead is not None:
             await send_response(send, instead)
     finally:
-        if body is not None:
+        if body is not None and body.file is not None:
             body.close()
 
 
@@ -249,7 +249,9 @@ class AsgiExchange(Exchange):
             if self.instead is None and self.claim is not None and not self.settled:
                 raise RuntimeError("The application ended without a complete response.")
         finally:
-            self._let_hear()
+            self._is_audible = True
+            if self._waiting is not None:
+                self._waiting.set()
             for name in inner:  # routers' notes in it are read around us
                 if name not in scope and name not in (HELD, _HANDLERS):
                     scope[name] = inner[name]
@@ -328,30 +330,24 @@ class AsgiExchange(Exchange):
         if kind == _BODY and not message.get("more_body", False):
             reached = not self._routed or self._routed in self._inner
             await self.settle(capture, self.error, Course(raised=self.error is not None, reached=reached))
-            await self._finish()
+            if self._waiting is not None:
+                self._waiting.set()
+            try:
+                await self._release(capture.rest() or [b""], complete=True)
+            finally:
+                self._complete = True
         elif capture.endless or (kind == _BODY and capture.may_begin):
             if capture.endless:
                 self._let_hear()
             await self._release(capture.leaving())
 
-    async def _finish(self) -> None:
-        """Send what is left of a response that is recorded."""
-        if self._waiting is not None:
-            self._waiting.set()
-        *chunks, last = self._capture.rest() or [b""]
-        try:
-            await self._release(chunks)
-            await self._forward({"type": _BODY, "body": last})
-        finally:
-            self._complete = True
-
-    async def _release(self, chunks: list[bytes]) -> None:
+    async def _release(self, chunks: list[bytes], *, complete: bool = False) -> None:
         """Send chunks of a response, and its start before the first."""
         if not self.sent:
             capture = self._capture
             await self._forward({"type": _START, "status": capture.status, "headers": list(capture.headers)})
-        for chunk in chunks:
-            await self._forward({"type": _BODY, "body": chunk, "more_body": True})
+        for number, chunk in enumerate(chunks, 1):
+            await self._forward({"type": _BODY, "body": chunk, "more_body": not complete or number < len(chunks)})
 
     async def _forward(self, message: Message) -> None:
         """Send to the client; that it has gone must not keep the response from being recorded."""

@@ -45,7 +45,7 @@ BREAKS: list[Break] = [
     Break(
         "the end of a response leaves before it is recorded",
         "http.asgi:AsgiExchange.send",
-        swapped("settle", "_finish"),
+        swapped("settle", "_release"),
         (f"{ASGI}::test_r8_the_record_is_there_before_the_client_can_see_the_end",),
         rows=(6,),
     ),
