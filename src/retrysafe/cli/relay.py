@@ -28,7 +28,7 @@ from retrysafe.messaging.cdc.slot import SLOT, Slot
 from retrysafe.messaging.relay.relay import Relay, Relayed
 from retrysafe.protocol.events import Observer
 
-_SIDE = attrgetter("options")
+_SIDE = attrgetter("publisher_options")
 _WAITS = "the relay ends when its current batch is published. What it cannot mark as published is published again."
 
 
