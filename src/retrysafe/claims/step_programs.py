@@ -95,7 +95,7 @@ async def _aanswer_to(backend: Backend, asked: Put | Call) -> Any:
 
         return await asyncio.to_thread(backend.tables.provide, "steps")  # it may wait for writers of the file
     if joining is None:
-        execute = backend.aclient()
+        execute: Any = backend.aclient()
     elif joining.aexecute is None:
         raise ConfigurationError("tx= belongs to sync code: write 'with', or give a plain function.")
     else:
