@@ -62,6 +62,8 @@ OTHER_DEFAULTS = {
     "keep": "a flag",
     "rotate": "a flag",
     "ordered": "a word",
+    "sources": "a list, empty: all",
+    "topics": "a list, empty: all",
 }
 
 

@@ -108,7 +108,7 @@ def steps_of(function: Callable[..., Any]) -> list[str]:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
         return []
-    calls = (one for one in ast.walk(tree) if isinstance(one, ast.Call) and _called(one) in _STEPS)
+    calls = (one for one in ast.walk(tree) if isinstance(one, ast.Call) and _name_function(one) in _STEPS)
     given = (
         node for one in calls for node in (*one.args[:1], *(word.value for word in one.keywords if word.arg == "was"))
     )
@@ -116,7 +116,7 @@ def steps_of(function: Callable[..., Any]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _called(call: ast.Call) -> str:
+def _name_function(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 

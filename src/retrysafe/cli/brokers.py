@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from retrysafe.cli.options import add_option
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers import registry
 from retrysafe.messaging.brokers.spec import BrokerSpec, Option
@@ -24,7 +25,7 @@ Side = Callable[[BrokerSpec], tuple[Option, ...]]
 def add_broker(parser: argparse.ArgumentParser, side: Side) -> None:
     """Add --broker, and the options of one side of all brokers, each with the brokers that have it."""
     schemes = " or ".join(f"{spec.schemes[0]}://… ({spec.title})" for spec in registry.specs())
-    parser.add_argument("--broker", metavar="URL", help=f"the broker: {schemes} (default: ${BROKER})")
+    add_option(parser, "--broker URL", f"the broker: {schemes} (default: ${BROKER})")
     for option, titles in _options(side).items():
         parser.add_argument(
             _flag(option),

@@ -15,7 +15,8 @@ from typing import Any
 from retrysafe.admin.operator import connect
 from retrysafe.backends.commands import STORE
 from retrysafe.cli.brokers import add_broker, choose, make_for
-from retrysafe.cli.opening import add_store, add_verb, add_verbs, store_of
+from retrysafe.cli.opening import add_store, store_of
+from retrysafe.cli.options import add_option, add_verb, add_verbs
 from retrysafe.cli.rendering import as_json
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.messaging.errors import BrokerUnavailable
@@ -29,14 +30,12 @@ def add_to(verbs: Any) -> None:
     below = add_verbs(verbs, "topics", "declare topics and queues on a broker", __doc__)
     declare = add_verb(below, "declare", "make the topics, queues and subscriptions that are missing", run_declare)
     add_broker(declare, _SIDE)
-    declare.add_argument(
-        "--topic",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="a topic; may be repeated (default: the topics of the messages that wait in the outbox of --store)",
+    add_option(
+        declare,
+        "--topic NAME...",
+        "a topic; may be repeated (default: the topics of the messages that wait in the outbox of --store)",
     )
-    declare.add_argument("--group", metavar="NAME", default="", help="the service whose queues or subscriptions it is")
+    add_option(declare, "--group NAME", "the service whose queues or subscriptions it is", "")
     add_store(declare)
 
 

@@ -77,7 +77,7 @@ def diagnose(
     )
     if app is not None:
         longest, timeout = _seconds(retried_for, "retried_for"), _seconds(request_timeout, "request_timeout")
-        routes = served.served_routes(app)
+        routes = served.find_routes(app)
         found += application.examine_application(app_name, routes, entries, tuple(drift))
         for entry in entries:
             found += application.examine_boundary(entry, longest, timeout)
