@@ -26,7 +26,7 @@ def main(store: str, *rights: str) -> None:
             raise SystemExit
         return step(console, plan, cursor)
 
-    console.operations = Operations(console, gated)
+    console.operations = Operations(console.store, console.encryption, gated)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         print(f"console  http://127.0.0.1:{listening.getsockname()[1]}/", flush=True)
         config = uvicorn.Config(console, log_level="warning", lifespan="off")

@@ -55,7 +55,7 @@ def gated(deck: Deck) -> Iterator[tuple[Operations, Gate, Console]]:
     """Operations whose batches pass a gate."""
     console = deck.console()
     gate = Gate(console)
-    made = Operations(console, gate)
+    made = Operations(console.store, console.encryption, gate)
     yield made, gate, console
     gate.open.set()
     made.close()
@@ -102,7 +102,7 @@ def test_an_operation_goes_on_where_its_process_died(deck: Deck, gated: tuple[Op
     wait(operations)
     assert unknown(deck) == 50, "its batch was made"
     assert found(deck, operations)[1:] == (OperationState.INTERRUPTED, 100, 0, "")
-    other = Operations(console, gate)
+    other = Operations(console.store, console.encryption, gate)
     other.resume(found(deck, operations).plan)
     wait(other)
     assert found(deck, other)[1:3] == (OperationState.DONE, 150)
@@ -123,7 +123,7 @@ def test_an_operation_that_was_started_or_resumed_is_under_way(
     gate.open.set()
     wait(operations)
     gate.open.clear()
-    other = Operations(console, gate)
+    other = Operations(console.store, console.encryption, gate)
     other.resume(dict(PLAN))
     assert found(deck, other).state is OperationState.RUNNING
     gate.open.set()
@@ -136,7 +136,7 @@ def test_a_cancelled_operation_ends_before_its_next_batch(deck: Deck, gated: tup
     gate.open.clear()
     operations.start(dict(PLAN))
     assert gate.reached.wait(30)
-    elsewhere = Operations(console, gate)
+    elsewhere = Operations(console.store, console.encryption, gate)
     assert found(deck, elsewhere).state is OperationState.RUNNING
     elsewhere.cancel(dict(PLAN), "grace")
     gate.open.set()
@@ -160,7 +160,7 @@ def test_a_console_that_is_closed_leaves_an_operation_to_be_resumed(
     gate.open.set()
     wait(operations)
     assert found(deck, operations)[1:3] == (OperationState.INTERRUPTED, 100)
-    other = Operations(console, gate)
+    other = Operations(console.store, console.encryption, gate)
     other.resume(dict(PLAN))
     wait(other)
     assert found(deck, other)[1:3] == (OperationState.DONE, 250)
@@ -173,7 +173,7 @@ def test_one_process_at_a_time_carries_it_out(deck: Deck, gated: tuple[Operation
     gate.open.clear()
     operations.start(dict(PLAN))
     assert gate.reached.wait(30)
-    other = Operations(console, gate)
+    other = Operations(console.store, console.encryption, gate)
     other.resume(dict(PLAN))
     wait(other)
     assert gate.batches == 1, "the other one found it running"
@@ -185,7 +185,11 @@ def test_one_process_at_a_time_carries_it_out(deck: Deck, gated: tuple[Operation
 
 def test_an_operation_that_cannot_be_carried_out_says_why(deck: Deck) -> None:
     console = deck.console()
-    operations = Operations(console, lambda plan, cursor: step(console, {**plan, "fields": [["state", "?"]]}, cursor))
+    operations = Operations(
+        console.store,
+        console.encryption,
+        lambda plan, cursor: step(console, {**plan, "fields": [["state", "?"]]}, cursor),
+    )
     deck.unknown("K")
     operations.start(dict(PLAN))
     wait(operations)
@@ -197,7 +201,7 @@ def test_an_operation_that_cannot_be_carried_out_says_why(deck: Deck) -> None:
 async def test_its_page_cancels_and_resumes_it_for_who_may(deck: Deck) -> None:
     console = deck.console()
     gate = Gate(console)
-    console.operations = Operations(console, gate)
+    console.operations = Operations(console.store, console.encryption, gate)
     deck.unknown(*(f"k{number}" for number in range(150)))
     gate.open.clear()
     console.operations.start(dict(PLAN))

@@ -14,16 +14,14 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from retrysafe.admin.operator import Batch, Operator
 from retrysafe.boundary import Boundary
 from retrysafe.claims.codec import JSONCodec, decode_failure
+from retrysafe.claims.encryption import Keyring
 from retrysafe.errors import ConfigurationError, InProgress, RetrysafeError, StoredFailure
 from retrysafe.protocol.records import EffectiveState, Record
-
-if TYPE_CHECKING:
-    from retrysafe.console.app import Console
 
 NAME = "retrysafe.console"
 """The boundary of operations."""
@@ -66,8 +64,8 @@ class OperationStopped(Exception):
 class Operations:
     """Starts, shows, cancels and resumes operations; each runs in a thread of its own."""
 
-    def __init__(self, console: Console, step: Step) -> None:
-        self._console = console
+    def __init__(self, store: Any, encryption: Keyring | None, step: Step) -> None:
+        self._store, self._encryption = store, encryption
         self._step = step
         self._boundary: Boundary | None = None
         self._opening = threading.Lock()
@@ -237,18 +235,18 @@ class Operations:
 
     def _operator(self) -> Operator:
         """As the boundary of operations sees the store: without the secret of the application's boundaries."""
-        return Operator(self._console.store, observers=(), encryption=self._console.encryption)
+        return Operator(self._store, observers=(), encryption=self._encryption)
 
     def _boundary_of(self) -> Boundary:
         with self._opening:
             if self._boundary is None:
                 self._boundary = Boundary(
                     NAME,
-                    store=self._console.store,
+                    store=self._store,
                     effects="keyed",
                     window=timedelta(days=LISTED_DAYS + 1),
                     permanent=ConfigurationError,
-                    encryption=self._console.encryption,
+                    encryption=self._encryption,
                     observers=(),
                     shared=True,
                 )

@@ -6,7 +6,6 @@ one place, for every framework.
 
 from __future__ import annotations
 
-import sys
 from contextvars import ContextVar
 from enum import Enum
 
@@ -70,13 +69,8 @@ def watched() -> CommitWatch | None:
     return _watch.get()
 
 
-def watch(claim: Claim, address: str) -> CommitWatch | None:
-    """Watch over a request from here on, as far as a library is loaded that can be watched."""
-    if "sqlalchemy.orm" not in sys.modules:
-        return None
-    from retrysafe.http import sessions
-
-    sessions.listen()
+def watch(claim: Claim, address: str) -> CommitWatch:
+    """Watch over a request from here on; `retrysafe.http.sessions` does, which sees what happens."""
     made = CommitWatch(claim, address)
     _watch.set(made)
     return made

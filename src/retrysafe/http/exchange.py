@@ -31,6 +31,7 @@ A live response is recorded without its body. Where all is held (in a transactio
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NoReturn, Protocol
@@ -263,7 +264,7 @@ class Exchange:
                 self.instead = guard.replay(claim)
             else:
                 self.claim = claim
-                self._watch = commit_guard.watch(claim, guard.entry.address) if guard.transactional else None
+                self._watch = _watch(claim, guard.entry.address) if guard.transactional else None
 
     async def settle(self, capture: Capture, error: Exception | None, course: Course) -> None:
         """Record the response before the client can see the end of it; ``error`` is what it was made of, if known."""
@@ -345,3 +346,12 @@ class UnaryExchange(Exchange):
             return await self.attempt(run)
         finally:
             commit_guard.forget()  # the task, or thread, may go on to serve another request
+
+
+def _watch(claim: Claim, address: str) -> CommitWatch | None:
+    """Watch over a request from here on, as far as a library is loaded that can be watched."""
+    if "sqlalchemy.orm" not in sys.modules:
+        return None
+    from retrysafe.http import sessions
+
+    return sessions.watch(claim, address)

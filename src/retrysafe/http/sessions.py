@@ -9,12 +9,20 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, InvalidRequestError
 from sqlalchemy.orm import Session, SessionTransaction
 
+from retrysafe.claims.claim import Claim
 from retrysafe.errors import ConfigurationError
-from retrysafe.http.commit_guard import watched
+from retrysafe.http import commit_guard
+from retrysafe.http.commit_guard import CommitWatch, watched
+
+
+def watch(claim: Claim, address: str) -> CommitWatch:
+    """Watch over the sessions of a request."""
+    _listen()
+    return commit_guard.watch(claim, address)
 
 
 @cache
-def listen() -> None:
+def _listen() -> None:
     """Be told of what every session does, once per process; outside of such requests that costs a look-up."""
     event.listen(Session, "before_commit", _before_commit)
     event.listen(Session, "after_commit", _after_commit)
