@@ -47,6 +47,7 @@ def all_is_well(done: subprocess.CompletedProcess[str]) -> None:
     assert "    60 mails\n    60 orders with a mail\n" in done.stdout
 
 
+@pytest.mark.one_of("the shop's brokers", of=6)
 @pytest.mark.slow
 def test_every_order_is_reserved_and_mailed_once_while_processes_are_killed(tmp_path: Path) -> None:
     done = run(tmp_path / "shop", "--faults")
@@ -91,7 +92,7 @@ def rabbitmq(name: str) -> Iterator[str]:
     asyncio.run(remove())
 
 
-@pytest.mark.one_of("the shop's brokers", of=5)
+@pytest.mark.one_of("the shop's brokers", of=6)
 @pytest.mark.slow
 def test_on_nats(tmp_path: Path, name: str) -> None:
     require("nats")
@@ -100,7 +101,7 @@ def test_on_nats(tmp_path: Path, name: str) -> None:
     asyncio.run(without_stream(url, name))
 
 
-@pytest.mark.one_of("the shop's brokers", of=5)
+@pytest.mark.one_of("the shop's brokers", of=6)
 @pytest.mark.slow
 def test_on_mqtt(tmp_path: Path, name: str) -> None:
     require("mqtt")
@@ -148,19 +149,19 @@ def kafka(name: str) -> Iterator[str]:
     delete(url, f"{name}.orders.placed")
 
 
-@pytest.mark.one_of("the shop's brokers", of=5)
+@pytest.mark.one_of("the shop's brokers", of=6)
 @pytest.mark.slow
 def test_on_redis_streams(tmp_path: Path, streams: str, name: str) -> None:
     all_is_well(run(tmp_path / "shop", "--broker", streams, SHOP_NAME=name))
 
 
-@pytest.mark.one_of("the shop's brokers", of=5)
+@pytest.mark.one_of("the shop's brokers", of=6)
 @pytest.mark.slow
 def test_on_rabbitmq(tmp_path: Path, rabbitmq: str, name: str) -> None:
     all_is_well(run(tmp_path / "shop", "--broker", rabbitmq, SHOP_NAME=name))
 
 
-@pytest.mark.one_of("the shop's brokers", of=5)
+@pytest.mark.one_of("the shop's brokers", of=6)
 @pytest.mark.slow
 def test_on_kafka(tmp_path: Path, kafka: str, name: str) -> None:
     all_is_well(run(tmp_path / "shop", "--broker", kafka, SHOP_NAME=name))
