@@ -64,13 +64,10 @@ UNMADE: dict[str, dict[str, Any]] = {
     "dynamodb-replicas": {"findings": [("refuse", "global table", "Replicas in eu-west-1.")]},
     "dynamodb-clock": {"findings": [("warn", "clock", "The answers carry no Date.")]},
     "mongodb-replica-set": {"findings": [("warn", "replica set", "The server is no replica set.")]},
-    "kafka-in-sync": {
-        "settings": {"orders": {"min.insync.replicas": "1"}},
-        "replicas": {"orders": 3},
-    },
+    "kafka-in-sync": {"settings": {"orders": {"min.insync.replicas": "1", "replicas": 3}}},
     "outbox-stalled": {"messages": Messages(_STATUS, [])},
     "dead-letters": {"messages": Messages(_STATUS, [Consuming("orders", "stock", 2, 2, 90.0)])},
     "mqtt-session": {"kept": 3600},
-    "mqtt-password": {"secret": True, "tls": False, "local": False},
+    "mqtt-password": {"open": True},
 }
 """Checks whose set-up would need a service, a version or a network that tests lack, with facts that fail them."""
