@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from retrysafe import lazy
 from retrysafe.backends.steps import steps_of
 from retrysafe.claims.codec import Codec, JSONCodec
 from retrysafe.claims.outcome import decode_result, encode_result
@@ -70,6 +71,4 @@ def provide(backend: Backend) -> None:
 async def aprovide(backend: Backend) -> None:
     """`provide` for async code: in a thread, because it may have to wait for writers of the file."""
     if backend.kind == "sqlite":
-        import asyncio
-
-        await asyncio.to_thread(backend.tables.provide, "steps")
+        await lazy.asyncio.to_thread(backend.tables.provide, "steps")

@@ -19,7 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
 
 from retrysafe.backends.migrations import on_demand
 from retrysafe.cancellation import run_to_completion
@@ -62,9 +64,6 @@ from retrysafe.protocol.steps import (
 )
 
 if TYPE_CHECKING:
-    from random import Random
-    from uuid import UUID
-
     from retrysafe.backends.spec import Joining
     from retrysafe.claims.step_programs import Program
     from retrysafe.protocol.procedures import Won
@@ -392,14 +391,10 @@ class ClaimSteps:
 
     def uuid(self, name: str) -> UUID:
         """A UUID by name."""
-        from uuid import UUID  # brings platform
-
         return UUID(self.claim.key_for(f"uuid {name}"))
 
     def random(self, name: str) -> Random:
         """A source of random numbers by name."""
-        from random import Random
-
         return Random(self.claim.key_for(f"random {name}"))
 
     def ordered(self, items: Iterable[Item], key: Callable[[Item], Any]) -> list[Item]:
