@@ -31,7 +31,6 @@ SERVERS = {
     "SQS_ENDPOINT": "sqs_endpoint",
     "DYNAMODB_URL": "dynamodb",
     'client("s3")': "s3_endpoint",
-    "MONGODB_URL": "mongodb_url",
 }
 """Variables that a page may name, each with the fixture that sets it."""
 
@@ -41,7 +40,7 @@ def _name(page: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("workplace")
+@pytest.mark.usefixtures("workplace", "store_servers")
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, marks=() if page in TOUCHED else pytest.mark.one_of("pages", of=10)) for page in PAGES],

@@ -43,6 +43,11 @@ def stores() -> tuple[type[Any], ...]:
     return tuple(spec.load(store) for spec in specs() for store in spec.stores)
 
 
+def with_transactions() -> str:
+    """The products whose transactions a record can share."""
+    return ", ".join(spec.title for spec in specs() if spec.transactions)
+
+
 def connect(store: object, *, migrate: bool = True) -> Backend:
     """Return the backend for ``store=``; the same URL or object gives the same backend, and a backend itself.
 

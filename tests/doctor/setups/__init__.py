@@ -6,24 +6,24 @@ nothing may be found.
 
 from __future__ import annotations
 
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
+from retrysafe.backends.registry import specs
 from retrysafe.messaging.inbox.operator import Consuming
 from retrysafe.messaging.needs import Messages
 from retrysafe.messaging.relay.procedures import OutboxStatus
 from retrysafe.protocol.messages import Backlog
 from tests.doctor.setups import (
     application,
-    dynamodb,
     kafka,
-    mongodb,
     mqtt,
     mysql,
     nats,
     postgresql,
     pubsub,
     rabbitmq,
-    redis,
     servicebus,
     sqlite,
     sqs,
@@ -34,13 +34,16 @@ from tests.doctor.setups.sound import SOUND
 
 __all__ = ["BROKEN", "SOUND", "UNMADE"]
 
+OF_STORES = [
+    (spec, import_module(f"{__name__}.{spec.name}")) for spec in specs() if find_spec(f"{__name__}.{spec.name}")
+]
+"""The stores that have a module of their own here."""
+
 BROKEN: dict[str, tuple[Setup, ...]] = {
     "PostgreSQL": postgresql.BROKEN,
     "MySQL and MariaDB": mysql.BROKEN,
     "SQLite, and whatever the store": sqlite.BROKEN,
-    "Redis": redis.BROKEN,
-    "DynamoDB": dynamodb.BROKEN,
-    "MongoDB": mongodb.BROKEN,
+    **{spec.title: setups.BROKEN for spec, setups in OF_STORES},
     "RabbitMQ": rabbitmq.BROKEN,
     "Kafka": kafka.BROKEN,
     "NATS": nats.BROKEN,
@@ -60,10 +63,7 @@ UNMADE: dict[str, dict[str, Any]] = {
     "sqlite-network-file-system": {"file": "/mnt/shop.db", "mounts": "server:/shop /mnt nfs4 rw 0 0\n"},
     "kafka-permission": {"unread": {"orders": "Topic authorization failed."}},
     "rabbitmq-permission": {"differing": {"orders": "refused"}},
-    "dynamodb-permission": {"findings": [("warn", "table", "The permission is missing.")]},
-    "dynamodb-replicas": {"findings": [("refuse", "global table", "Replicas in eu-west-1.")]},
-    "dynamodb-clock": {"findings": [("warn", "clock", "The answers carry no Date.")]},
-    "mongodb-replica-set": {"findings": [("warn", "replica set", "The server is no replica set.")]},
+    **{check: facts for _, setups in OF_STORES for check, facts in setups.UNMADE.items()},
     "kafka-in-sync": {
         "settings": {"orders": {"min.insync.replicas": "1"}},
         "replicas": {"orders": 3},
