@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from retrysafe import lazy
 from retrysafe.backends.driver import arun, run
 from retrysafe.cancellation import run_to_completion
 from retrysafe.claims.context import ClaimContext
@@ -91,9 +92,7 @@ async def _aanswer_to(backend: Backend, asked: Put | Call) -> Any:
             return await answer if hasattr(answer, "__await__") else answer
     steps, joining = asked
     if steps is None:
-        import asyncio
-
-        return await asyncio.to_thread(backend.tables.provide, "steps")  # it may wait for writers of the file
+        return await lazy.asyncio.to_thread(backend.tables.provide, "steps")  # it may wait for writers of the file
     if joining is None:
         execute: Any = backend.aclient()
     elif joining.aexecute is None:

@@ -20,7 +20,9 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
+from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
 
 from retrysafe.cancellation import run_to_completion
 from retrysafe.claims.codec import decode_failure
@@ -52,9 +54,6 @@ from retrysafe.protocol.steps import (
 )
 
 if TYPE_CHECKING:
-    from random import Random
-    from uuid import UUID
-
     from retrysafe.claims.step_programs import Program
     from retrysafe.protocol.records import Duration
 
@@ -274,14 +273,10 @@ class ClaimSteps(Course):
 
     def uuid(self, name: str) -> UUID:
         """A UUID by name."""
-        from uuid import UUID  # brings platform
-
         return UUID(self.claim.key_for(f"uuid {name}"))
 
     def random(self, name: str) -> Random:
         """A source of random numbers by name."""
-        from random import Random
-
         return Random(self.claim.key_for(f"random {name}"))
 
     def ordered(self, items: Iterable[Item], key: Callable[[Item], Any]) -> list[Item]:
