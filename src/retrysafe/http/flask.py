@@ -417,7 +417,7 @@ def _mark_blueprint(blueprint: Blueprint, rule: RouteRule) -> None:
 
 def _guard_view(view: Callable[..., Any], rule: RouteRule) -> Callable[..., Any]:
     @wraps(view)
-    def guarded(*args: Any, **kwargs: Any) -> Any:
+    def serve_guarded(*args: Any, **kwargs: Any) -> Any:
         installed: Installed | None = current_app.extensions.get(_EXTENSION)
         if installed is None:
             raise ConfigurationError(
@@ -425,10 +425,10 @@ def _guard_view(view: Callable[..., Any], rule: RouteRule) -> Callable[..., Any]
             )
         return installed.serve(rule, lambda: current_app.ensure_sync(view)(*args, **kwargs))
 
-    setattr(guarded, _MARK, rule)
+    setattr(serve_guarded, _MARK, rule)
     if isinstance(view, FunctionType):
         setattr(view, _BARE, True)
-    return guarded
+    return serve_guarded
 
 
 def _mark_of(view: object) -> RouteRule | None:

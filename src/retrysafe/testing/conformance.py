@@ -59,7 +59,7 @@ def same_attempt_recognises_its_own_claim(bench: Bench) -> None:
 
 
 @case
-def completed_result_is_replayed_byte_for_byte(bench: Bench) -> None:
+def a_completed_result_is_replayed_byte_for_byte(bench: Bench) -> None:
     held = bench.win()
     assert bench.settle(held, Transition.COMPLETE, RESULT)
     outcome = bench.lose()
@@ -69,7 +69,7 @@ def completed_result_is_replayed_byte_for_byte(bench: Bench) -> None:
 
 
 @case
-def withheld_and_empty_results_stay_apart(bench: Bench) -> None:
+def results_withheld_and_empty_stay_apart(bench: Bench) -> None:
     held = bench.win()
     assert bench.settle(held, Transition.COMPLETE, StoredResult(None, "", 0))
     assert bench.record().result == StoredResult(None, "", 0)
@@ -88,7 +88,7 @@ def completing_twice_reads_back_as_done(bench: Bench) -> None:
 
 
 @case
-def stored_failure_is_replayed(bench: Bench) -> None:
+def a_stored_failure_is_replayed(bench: Bench) -> None:
     held = bench.win()
     assert bench.settle(held, Transition.FAIL, RESULT)
     outcome = bench.lose()
@@ -118,7 +118,7 @@ def empty_fingerprint_switches_the_check_off(bench: Bench) -> None:
 
 
 @case
-def lapsed_keyed_attempt_is_taken_over_and_fenced(bench: Bench) -> None:
+def a_lapsed_keyed_attempt_is_taken_over_and_fenced(bench: Bench) -> None:
     first = bench.win()
     bench.elapse(LEASE + 1)
     assert bench.record().effective_state is EffectiveState.LAPSED
@@ -136,7 +136,7 @@ def lapsed_keyed_attempt_is_taken_over_and_fenced(bench: Bench) -> None:
 
 
 @case
-def lapsed_attempt_that_nobody_replaced_may_still_complete(bench: Bench) -> None:
+def a_lapsed_attempt_that_nobody_replaced_may_still_complete(bench: Bench) -> None:
     held = bench.win()
     bench.elapse(LEASE + 1)
     assert bench.settle(held, Transition.COMPLETE, RESULT)
@@ -189,7 +189,7 @@ def renewal_of_many_keeps_the_live_ones(bench: Bench) -> None:
 
 
 @case
-def lapsed_external_attempt_becomes_unknown(bench: Bench) -> None:
+def a_lapsed_external_attempt_becomes_unknown(bench: Bench) -> None:
     first = bench.win(bench.want(effects="external"))
     bench.elapse(LEASE + 1)
     assert bench.lose(bench.want(effects="external")).decision is Decision.DOUBT
@@ -228,7 +228,7 @@ def unknown_released_by_a_person_runs_again_with_a_higher_token(bench: Bench) ->
 
 
 @case
-def expired_key_is_new_work_with_a_higher_token(bench: Bench) -> None:
+def an_expired_key_is_new_work_with_a_higher_token(bench: Bench) -> None:
     first = bench.win()
     assert bench.settle(first, Transition.COMPLETE, RESULT)
     bench.elapse(WINDOW + 1)
@@ -239,7 +239,7 @@ def expired_key_is_new_work_with_a_higher_token(bench: Bench) -> None:
 
 
 @case
-def expired_key_is_refused_while_remembered(bench: Bench) -> None:
+def an_expired_key_is_refused_while_remembered(bench: Bench) -> None:
     held = bench.win(bench.want(on_expired="refuse"))
     assert bench.settle(held, Transition.COMPLETE, RESULT)
     bench.elapse(WINDOW + 1)
@@ -308,7 +308,7 @@ def completion_races_with_takeover_to_one_end(bench: Bench) -> None:
 
 
 @case
-def settled_key_is_expired_by_hand_once_and_only_as_seen(bench: Bench) -> None:
+def a_settled_key_is_expired_by_hand_once_and_only_as_seen(bench: Bench) -> None:
     store = bench.harness.store
     first = bench.win()
     assert not bench.harness.do(expire(store, bench.record())), "a running key is its attempt's"
