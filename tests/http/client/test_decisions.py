@@ -302,10 +302,10 @@ def test_c17_no_copy_is_sent_after_the_deadline() -> None:
     retries = Retries([HOST], environment=time.environment, observers=(), budgets=budgets, hedge_after=0.5, deadline=1)
     step = next(retries.plan(Outgoing("POST", "https://api.example.com/", (), b"{}")).program())
     assert isinstance(step, Send)
-    left = budgets.retries_left(HOST.origin)
+    left = budgets.left(HOST.origin)
     time.now += 1
     assert not step.admits_hedge()
-    assert budgets.retries_left(HOST.origin) == left
+    assert budgets.left(HOST.origin) == left
     time.now -= 0.5
     assert step.admits_hedge()
 
