@@ -37,11 +37,7 @@ def describe(boundary: Boundary | EntryPoint) -> dict[str, Any]:
     entry = boundary.entrypoint if isinstance(boundary, Boundary) else boundary
     settings = entry.settings
     return {
-        "boundary": settings.name,
-        "state": _state(settings),
-        "window": _window(settings),
-        "concurrency": _concurrency(settings),
-        "effects": f"{settings.effects}: {_COVERS[settings.effects]}",
+        **four_answers(settings),
         "scope": scope_text(settings.scope),
         "secret": "set" if settings.secret else "not set",
         "quota": _quota(settings),
@@ -51,6 +47,17 @@ def describe(boundary: Boundary | EntryPoint) -> dict[str, Any]:
         else "no: a second boundary of this name is refused in one process",
         "operations": [_by_owner(entry, name) for name in sorted(entry.owners)],
         "retries": {mode.value: outlook(settings, mode) for mode in MODES[settings.effects]},
+    }
+
+
+def four_answers(settings: BoundarySettings) -> dict[str, str]:
+    """The name of a boundary, with its state, window, concurrency and effects."""
+    return {
+        "boundary": settings.name,
+        "state": _state(settings),
+        "window": _window(settings),
+        "concurrency": _concurrency(settings),
+        "effects": f"{settings.effects}: {_COVERS[settings.effects]}",
     }
 
 

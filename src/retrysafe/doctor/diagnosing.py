@@ -67,7 +67,7 @@ def diagnose(
     fails is a finding.
     """
     seconds = durations.seconds(within, "within")
-    entries = _entries() if app is not None else []
+    entries = living_entries() if app is not None else []
     named = tuple(topics)
     windows = _windows() if app is not None else {}
     consumers = _consumers(consumed_by, windows)
@@ -95,7 +95,8 @@ def _seconds(value: Duration | None, name: str) -> float | None:
     return None if value is None else durations.seconds(value, name)
 
 
-def _entries() -> list[EntryPoint]:
+def living_entries() -> list[EntryPoint]:
+    """The boundaries of this process."""
     return [one for one in key_spaces.living() if isinstance(one, EntryPoint)]
 
 
