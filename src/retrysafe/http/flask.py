@@ -36,7 +36,7 @@ from retrysafe.http.policy import (
 from retrysafe.http.principals import UNSAID, Principal, check, find
 from retrysafe.http.problems import Refusal
 from retrysafe.http.routes import NEEDS, Need
-from retrysafe.http.wsgi import HELD, Environ, Input, Outgoing, StartResponse, request_of
+from retrysafe.http.wsgi import HELD, Environ, Input, OutgoingResponse, StartResponse, request_of
 
 with NeedsExtra("flask"):
     from flask import Blueprint, Flask, Request, Response, abort, current_app, request, request_started, url_for
@@ -189,7 +189,7 @@ class Installed:
         except BaseException:
             stack.close()
             raise
-        return Outgoing(chunks, stack)
+        return OutgoingResponse(chunks, stack)
 
     def _keep_body(self, app: Flask, **signal: Any) -> None:
         """Before anybody reads the body, begin to keep what is read of it."""
