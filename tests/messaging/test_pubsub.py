@@ -29,7 +29,6 @@ from retrysafe.messaging.brokers.pubsub import PubSubConsumer, PubSubPublisher, 
 from retrysafe.messaging.brokers.pubsub import publisher as publishers
 from retrysafe.messaging.brokers.pubsub.client import FAILURES
 from retrysafe.messaging.brokers.pubsub.messages import (
-    Mode,
     PubSubContent,
     content_of,
     envelope_from,
@@ -39,6 +38,7 @@ from retrysafe.messaging.brokers.pubsub.messages import (
 )
 from retrysafe.messaging.brokers.pubsub.results import blames_one, result_of
 from retrysafe.messaging.brokers.registry import broker_at
+from retrysafe.messaging.cloudevents import Mode
 from retrysafe.protocol.messages import Envelope, PublishStatus
 from retrysafe.testing.consumers import Trial, numbers
 from tests.conftest import require

@@ -133,7 +133,7 @@ class ToolCalls:
             return None
         if not principals.is_named(principal):
             raise InvalidKey("It is not known which user calls: principal= found none.")
-        return principals.scoped(self._entry.tenant(), principal)
+        return principals.make_scope(self._entry.tenant(), principal)
 
     def annotate(self, tools: list[dict[str, Any]]) -> None:
         """Set ``idempotentHint`` of the guarded tools in an answer to tools/list: it is true now."""

@@ -12,8 +12,9 @@ from nats.errors import ConnectionClosedError
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.nats.confirms import Confirm, Confirms, result_of
 from retrysafe.messaging.brokers.nats.connecting import LOST, NatsLink, connect
-from retrysafe.messaging.brokers.nats.messages import MODES, Mode, content_of, size_of, subject_of
+from retrysafe.messaging.brokers.nats.messages import content_of, size_of, subject_of
 from retrysafe.messaging.brokers.publisher import BrokerPublisher
+from retrysafe.messaging.cloudevents import MODES, Mode
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.ordering import partition, partitions_of

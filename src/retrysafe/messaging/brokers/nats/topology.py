@@ -37,7 +37,7 @@ async def declare(
     Arguments:
         url: of the server, or of several of a cluster, separated by commas.
         topics: one or more.
-        stream: its name: letters, digits, "-" and "_".
+        stream: the name of the stream that keeps the topics; letters, digits, "-" and "_".
         prefix: of the subjects, as publishers and consumers are told.
         partitions: over how many subjects each topic is spread, as publishers and consumers are told.
         keep: how long a message is kept, handled or not. An inbox must remember what it handled for longer; None: for
