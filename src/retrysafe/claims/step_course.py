@@ -20,7 +20,7 @@ class Course:
 
     def __init__(self, claim: Any, request: ClaimRequest, won: Won | None) -> None:
         if won is None:
-            raise claim.signed(
+            raise claim._sign(
                 ConfigurationError(
                     "A step was asked for in a replay, whose work is done. The block runs on replays too: put its "
                     "steps under 'if not claim.replayed'."
@@ -50,7 +50,7 @@ class Course:
         if self._shelf is None:
             held, record = self._won.held, self._won.record
             if held.transactional:
-                raise self.claim.signed(
+                raise self.claim._sign(
                     ConfigurationError(
                         "A transactional claim is one step already: it commits with its effect, as a whole. Steps are "
                         "for effects='keyed' or 'external'; there, a step with tx= has what belongs into a transaction."
@@ -111,11 +111,11 @@ class Course:
 
     def doubt(self, at: At, text: str) -> OutcomeUnknown:
         """The error of a step in doubt; the key is unknown if the work ends by it."""
-        self.claim.emit("step_in_doubt", step=label(at), reason=text)
+        self.claim._emit("step_in_doubt", step=label(at), reason=text)
         self._doubt = OutcomeUnknown(text)
         return self._doubt
 
     def tell(self, event: str, at: At) -> None:
         """Send an event of a step to observers of such details."""
         if self.claim._events.detailed:
-            self.claim.emit(event, step=label(at))
+            self.claim._emit(event, step=label(at))

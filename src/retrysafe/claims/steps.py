@@ -161,14 +161,14 @@ class ClaimSteps(Course):
         return self._doubt is not None and error is not None and any(leaf is self._doubt for leaf in leaves(error))
 
     def _decides(self, error: BaseException | None) -> bool:
-        declared = self.claim.declared_failure is not None
+        declared = self.claim._signals.failure is not None
         undoable = bool(self.undos) or any(row.undoable for row in self.rows.values())
         return undoable and (declared or (error is not None and is_permanent(error, self.settings)))
 
     def _going_back(self, error: BaseException | None) -> Steps[Any]:
         decided = self.rows.get(DECISION)
         if decided is None:
-            reason = self.claim.declared_failure or error
+            reason = self.claim._signals.failure or error
             assert reason is not None
             stored = self.shelf.seal(DECISION, encode_error(reason, self.settings.largest_result))
             row = StepRow(DECISION, StepState.DONE, _NO_PLACE, result=stored, token=self.shelf.work.token)
@@ -192,7 +192,7 @@ class ClaimSteps(Course):
             return error
         kind, message, data = decode_failure(self.shelf.open(decided))
         self.claim.fail(type(kind, (Exception,), {"data": data})(message))
-        return self.claim.signed(StoredFailure(kind, message, data))
+        return self.claim._sign(StoredFailure(kind, message, data))
 
     def _undo(self, step: StepOfClaim) -> Steps[Any]:
         at, row = step.at, self.rows.get(step.at)
