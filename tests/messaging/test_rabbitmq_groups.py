@@ -129,24 +129,29 @@ async def test_a_consumer_that_joins_gets_its_share_of_a_held_backlog_in_order()
         await trial.publish(*ascii_letters * 10)
         seen: dict[str, list[int]] = defaultdict(list)
         handled: Counter[str] = Counter()
-        done = asyncio.Event()
+        shared, done = asyncio.Event(), asyncio.Event()
 
         async def work(name: str, consumer: Any) -> None:
             while not done.is_set():
                 for one in await consumer.receive(10, 0.2):
-                    await asyncio.sleep(0.02)
+                    if not shared.is_set():
+                        await asyncio.sleep(0.02)
                     seen[one.envelope.key or ""].append(int(one.envelope.payload))
                     handled[name] += 1
                     await consumer.ack([one])
+                if handled["second"] > 100:
+                    shared.set()
+                if name == "first" and handled["first"] > 100:
+                    await shared.wait()
 
         async with trial.consumer() as first, trial.consumer() as second, asyncio.timeout(60):
             working = [asyncio.create_task(work("first", first))]
             while not handled["first"]:  # noqa: ASYNC110 - it has the whole backlog
                 await asyncio.sleep(0.01)
             working.append(asyncio.create_task(work("second", second)))
+            await shared.wait()
             while len({*chain(*seen.values())}) < 520:  # noqa: ASYNC110 - two tasks count
                 await asyncio.sleep(0.01)
             done.set()
             await asyncio.gather(*working)
-        assert handled["second"] > 100
         assert all([*dict.fromkeys(numbers)] == sorted({*numbers}) for numbers in seen.values())

@@ -29,7 +29,7 @@ from retrysafe.messaging.cdc.slot import SLOT, Slot
 from retrysafe.messaging.relay.relay import Relay, Relayed
 from retrysafe.protocol.events import Observer
 
-_SIDE = attrgetter("options")
+_SIDE = attrgetter("publisher_options")
 _ALIKE = (
     *("hold", "lease", "batch", "batch_bytes", "concurrency", "keep_published", "max_attempts", "max_crashes"),
     *("backoff_base", "backoff_max", "on_dead", "publish_timeout", "stalled_after"),

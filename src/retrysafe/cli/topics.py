@@ -45,11 +45,23 @@ def run_declare(options: argparse.Namespace) -> int:
     topics = _topics(options)
     if spec.declaration:
         declare = spec.load(spec.declaration)
-        make_for(_SIDE, lambda: _declare(declare, url, topics, group=options.group, **given))
+        given = _with_group(declare, given, options.group, spec.title)
+        make_for(_SIDE, lambda: _declare(declare, url, topics, **given))
     done = f"declared: {', '.join(topics)}"
     said = done if spec.declaration else f"nothing to declare: {spec.title} makes what is missing when it is first used"
     print(as_json({"declared": topics if spec.declaration else []}) if options.json else said)
     return 0
+
+
+def _with_group(declare: Any, given: dict[str, Any], group: str, title: str) -> dict[str, Any]:
+    """Add the group, if the declaration takes one, and refuse what lacks a required argument."""
+    parameters = inspect.signature(declare).parameters.values()
+    if group and any(one.name == "group" or one.kind is one.VAR_KEYWORD for one in parameters):
+        given = {**given, "group": group}
+    for one in parameters:
+        if one.kind is one.KEYWORD_ONLY and one.default is one.empty and one.name not in given:
+            raise ConfigurationError(f"--{one.name} is missing: {title} needs it for a declaration.")
+    return given
 
 
 def _declare(declare: Any, *arguments: Any, **given: Any) -> None:
