@@ -50,7 +50,10 @@ class Codec(Protocol):
 
 
 class Describing(Protocol):
-    """An optional interface of codecs: the fields that "replayed" has for their results, such as an HTTP status."""
+    """An optional interface of codecs: the fields that "replayed" has for their results, such as an HTTP status.
+
+    ``arrived(annotation)``, if there is one, gives those of "received".
+    """
 
     def describe(self, value: Any, annotation: Any) -> Mapping[str, Any]:
         """Describe a replayed result to observers, without secrets and without its content."""
