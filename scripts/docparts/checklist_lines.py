@@ -51,8 +51,10 @@ HANDLED = "messaging/test_inbox.py::"
 CONSUMED = "messaging/test_consumer_faults.py::"
 SPANS = "streams/test_ledger.py::"
 LEDGER = feature("`Ledger`", "how-to/streams.md#the-ledger")
+COMPUTES = page("a job that computes the same again", "how-to/streams.md#a-job-that-computes-the-same-again")
 KAFKA = feature("`KafkaTransactions`", "how-to/kafka-transactions.md")
-BATCH = "batch"
+LOADED = "loads/test_loads.py::"
+PATTERNS = "how-to/sql-patterns.md"
 
 DESCRIBE = check("`retrysafe describe`", "reference/commands.md#retrysafe-describe")
 INBOX = feature("`Inbox.handler`", "how-to/inbox.md")
@@ -391,12 +393,16 @@ CONCURRENCY = (
     ),
 )
 
-GUIDE = "a page on writing SQL that can be repeated"
+TOLD = test("patterns/test_patterns.py::test_patterns_tell_the_loser")
 
 DATABASE = (
     Line("B1", "Constraints first", (page("schema", "reference/stores.md#postgresql-schema"), UNIQUE)),
-    Line("B2", "Upsert by business key rather than by surrogate id", (), GUIDE),
-    Line("B3", "Set, don't increment", (), GUIDE),
+    Line("B2", "Upsert by business key rather than by surrogate id", (feature("`upsert`", PATTERNS), TOLD)),
+    Line(
+        "B3",
+        "Set, don't increment",
+        (feature("`update_if`, `insert_once`", PATTERNS), check("`retrysafe scan`: RS301", "how-to/scan.md"), TOLD),
+    ),
     Line(
         "B4",
         "No counters without deduplication",
@@ -576,16 +582,10 @@ STREAM = (
     Line(
         "S5",
         "A restart computes the same",
-        (test("streams/test_engines.py::test_flink_that_was_killed_goes_on_from_its_checkpoint"),),
-        "nothing looks at the logic of a job",
+        (COMPUTES, test("streams/test_engines.py::test_flink_that_was_killed_goes_on_from_its_checkpoint")),
     ),
-    Line("S6", "No wall clock and no chance in the logic", (), "nothing looks at the logic of a job"),
-    Line(
-        "S7",
-        "Keys of ordering are stable",
-        (feature("`Outbox.add(key=)`", "how-to/outbox.md"),),
-        "nothing compares the keys of two versions of a job",
-    ),
+    Line("S6", "No wall clock and no chance in the logic", (COMPUTES,)),
+    Line("S7", "Keys of ordering are stable", (feature("`Outbox.add(key=)`", "how-to/outbox.md"), COMPUTES)),
     Line(
         "S8",
         "Replays are expected",
@@ -610,13 +610,21 @@ STREAM = (
     ),
 )
 
+LOADS = feature("`Loads`", "how-to/loads.md")
+STRATEGIES = "how-to/loads.md#other-ways-to-write"
+WINDOW = feature("`Loads.window`", "how-to/loads.md#only-what-is-new-windows")
+
 BATCHES = (
-    Line("E1", "Every run can be replayed", (), BATCH),
-    Line("E2", "Overwrite by partition", (), BATCH),
-    Line("E3", "Stage, then swap", (), BATCH),
-    Line("E4", "Merge by business key", (), BATCH),
-    Line("E5", "Watermarks and late data", (), BATCH),
-    Line("E6", "Overlap only where loads are idempotent", (), BATCH),
+    Line(
+        "E1",
+        "Every run can be replayed",
+        (LOADS, test(f"{LOADED}test_loads"), test(f"{LOADED}test_killed_at_every_boundary")),
+    ),
+    Line("E2", "Overwrite by partition", (feature('`strategy="overwrite"`', STRATEGIES), test(f"{LOADED}test_loads"))),
+    Line("E3", "Stage, then swap", (feature("`check=`, before the commit", STRATEGIES), test(f"{LOADED}test_loads"))),
+    Line("E4", "Merge by business key", (feature("`Merge`", STRATEGIES), test(f"{LOADED}test_loads"))),
+    Line("E5", "Watermarks and late data", (WINDOW, test(f"{LOADED}test_a_window_moves_with_its_load"))),
+    Line("E6", "Overlap only where loads are idempotent", (WINDOW, test(f"{LOADED}test_a_window_moves_with_its_load"))),
     Line(
         "E7",
         "No two runs on one partition",
@@ -633,8 +641,8 @@ BATCHES = (
             test("steps/test_runs.py::test_a_checkout_killed_at_every_pair_of_boundaries_does_each_step_once"),
         ),
     ),
-    Line("E9", "A backfill is tried on a slice first", (), BATCH),
-    Line("E10", "The output names its run", (), BATCH),
+    Line("E9", "A backfill is tried on a slice first", (page("backfill", "how-to/loads.md#a-slice-first"),)),
+    Line("E10", "The output names its run", (feature("`loaded_by`", "how-to/loads.md"), test(f"{LOADED}test_loads"))),
 )
 
 OPERATION = (

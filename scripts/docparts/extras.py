@@ -7,6 +7,7 @@ import tomllib
 
 from docparts import ROOT
 from docparts.markdown import codes, table
+from retrysafe.messaging.brokers import registry
 
 PURPOSES = {
     "psycopg": ("PostgreSQL, sync and async", "how-to/migrate-the-schema"),
@@ -40,12 +41,11 @@ PURPOSES = {
     "delta": ("loads into Delta Lake", "how-to/loads"),
     "iceberg": ("loads into Iceberg", "how-to/loads"),
     "webhooks": ("sending webhooks; receiving them needs no extra", "how-to/send-webhooks"),
-    "kafka": ("publishing to and consuming from Kafka", "how-to/kafka"),
-    "mqtt": ("publishing to and consuming from MQTT 5 brokers", "how-to/mqtt"),
-    "nats": ("publishing to and consuming from NATS JetStream", "how-to/nats"),
-    "rabbitmq": ("publishing to and consuming from RabbitMQ", "how-to/rabbitmq"),
-    "pubsub": ("publishing to and consuming from Google Pub/Sub", "how-to/pubsub"),
-    "servicebus": ("publishing to and consuming from Azure Service Bus", "how-to/servicebus"),
+    **{
+        spec.extra: (f"publishing to and consuming from {spec.title}", f"how-to/{spec.name}")
+        for spec in registry.specs()
+        if spec.extra not in ("", "redis", "sqs")
+    },
     "sqs": ("publishing to Amazon SQS and SNS, consuming from SQS", "how-to/sqs"),
     "faststream": ("consumers of FastStream", "how-to/faststream"),
     "celery": ("tasks of Celery", "how-to/celery"),

@@ -461,9 +461,10 @@ class Boundary(Generic[Tx]):
         """
         backend = self._settings.backend
         backend.ready()
-        _steps().provide(backend)
-        signalling: Steps[bool] = _steps().signal(self._settings, key, name, value, operation or self.name, scope)
-        return backend.run(signalling)
+        steps = _steps()
+        program = steps.signal(self._settings, key, name, value, operation or self.name, scope)
+        done: bool = steps.step_programs.perform(backend, program)
+        return done
 
     async def asignal(
         self, key: Key, name: str, value: Any = None, *, operation: str | None = None, scope: str | None = None
@@ -471,9 +472,10 @@ class Boundary(Generic[Tx]):
         """`signal` for async code."""
         backend = self._settings.backend
         await backend.aready()
-        await _steps().aprovide(backend)
-        signalling: Steps[bool] = _steps().signal(self._settings, key, name, value, operation or self.name, scope)
-        return await backend.arun(signalling)
+        steps = _steps()
+        program = steps.signal(self._settings, key, name, value, operation or self.name, scope)
+        done: bool = await steps.step_programs.aperform(backend, program)
+        return done
 
     # ------------------------------------------------------------ settling doubt
 

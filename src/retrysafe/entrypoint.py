@@ -298,7 +298,7 @@ class EntryPoint:
 
     def enter(self, claim: Claim) -> Awaitable[object]:
         """Enter the claim from an event loop; one that a cancelled caller has won is given back."""
-        return claim.__aenter__() if self.serves_async else claim.enter_by(_in_entering)
+        return claim.__aenter__() if self.serves_async else claim._enter_by(_in_entering)
 
     def leave(self, claim: Claim, error: BaseException | None) -> Awaitable[object]:
         """Leave the claim, with what the work raised, to the end even if the caller is cancelled."""
@@ -338,7 +338,7 @@ class EntryPoint:
             return await in_thread(lambda: self.run(make, work))
 
         async def attempt(claim: Claim) -> None:
-            await claim.enter_by(_in_entering)
+            await claim._enter_by(_in_entering)
             await in_thread(functools.partial(_work_entered, claim, work))
 
         return await arestarting(make, attempt)

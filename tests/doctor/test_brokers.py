@@ -159,7 +159,7 @@ def test_servers_with_kafkas_protocol_need_not_have_its_settings(
 ) -> None:
     """As Redpanda and Event Hubs do not; and a window can only be as long as one can be."""
     settings = {name: value for name, value in (_TOPIC | changed).items() if value is not None}
-    facts: dict[str, Any] = {"missing": [], "settings": {"orders": settings}, "replicas": {"orders": 3}}
+    facts: dict[str, Any] = {"missing": [], "settings": {"orders": {**settings, "replicas": 3}}}
     fixed = BrokerExamination(of_kafka.EXAMINATION.checks, lambda *_: facts, of_kafka.EXAMINATION.kept)
     monkeypatch.setattr(examining, "examination_of", lambda _: fixed)
     said = examining.examine("kafka://h", ("orders",), 5.0, {"stock": 3600.0})

@@ -222,6 +222,13 @@ def test_json_and_exit_codes(broken: str, command: Any) -> None:
     assert "sqlite-indexes: " in command("doctor", "--list").out
 
 
+def test_the_four_answers_of_each_boundary_are_shown(boundary: Made, command: Any) -> None:
+    boundary(window="2h")
+    said = command("doctor", "--app", "os:path").out.partition("\nboundary     doctored\n")[2].splitlines()[:4]
+    assert [line.split()[0] for line in said] == ["state", "window", "concurrency", "effects"]
+    assert "7200 s" in said[1]
+
+
 def test_a_waiver_holds_until_its_day(broken: str, command: Any, tmp_path: Path) -> None:
     waivers = tmp_path / "waivers.toml"
 

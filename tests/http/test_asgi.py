@@ -16,7 +16,7 @@ from starlette.responses import StreamingResponse
 
 from retrysafe import ConfigurationError, current, wait
 from retrysafe.http.asgi import HELD, IdempotencyMiddleware
-from retrysafe.http.asgi import guarded as deferring
+from retrysafe.http.asgi import serve_guarded as deferring
 from retrysafe.http.guard import Guard
 from tests.http.conftest import Place
 from tests.http.places import LEASED, MEMORY, POSTGRESQL_LEASED, POSTGRESQL_TRANSACTIONAL, SEVERAL_AT_ONCE

@@ -18,7 +18,7 @@ from retrysafe.http.bodies import Body
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Request, Response
 from retrysafe.http.policy import Options
-from retrysafe.http.principals import is_named, scoped
+from retrysafe.http.principals import is_named, make_scope
 from retrysafe.http.problems import Refusal
 from retrysafe.protocol.fingerprint import of_parts
 from retrysafe.protocol.keys import LONGEST
@@ -107,19 +107,19 @@ def test_k8_two_principals_do_not_meet_and_k9_one_meets_itself(boundary: Boundar
         (("a", "1:b"), ("a:1", "b")),
         (("", "1:a:b"), ("a", "b")),
         (("a", "b" * 300), ("a", "b" * 301)),
-        (("", "b" * 300), ("", scoped("", "b" * 300))),
-        (("a", "b" * 300), ("", scoped("a", "b" * 300))),
+        (("", "b" * 300), ("", make_scope("", "b" * 300))),
+        (("a", "b" * 300), ("", make_scope("a", "b" * 300))),
     ],
 )
 def test_k8_scopes_of_tenant_and_principal_do_not_meet(one: tuple[str, str], other: tuple[str, str]) -> None:
-    assert scoped(*one) != scoped(*other)
-    assert all(len(scoped(*pair)) <= LONGEST for pair in (one, other))
+    assert make_scope(*one) != make_scope(*other)
+    assert all(len(make_scope(*pair)) <= LONGEST for pair in (one, other))
 
 
 def test_k8_principals_of_different_types_do_not_meet() -> None:
-    assert len({scoped(tenant, who) for tenant in ("", "7") for who in (7, "7", "#7", "0:#7")}) == 8
-    assert scoped("", "ann") == "ann", "as records of earlier versions have it"
-    assert scoped("", "ann", "bob") != scoped("", "bob", "ann")
+    assert len({make_scope(tenant, who) for tenant in ("", "7") for who in (7, "7", "#7", "0:#7")}) == 8
+    assert make_scope("", "ann") == "ann", "as records of earlier versions have it"
+    assert make_scope("", "ann", "bob") != make_scope("", "bob", "ann")
     assert not any(map(is_named, (None, "", True, b"7", 1.5, object())))
 
 

@@ -11,15 +11,15 @@ from retrysafe.errors import ResultNotEncodable, ResultUnreadable
 from retrysafe.http.messages import (
     Headers,
     Response,
-    dropped_fields,
+    find_dropped_fields,
     is_endless,
-    kept,
-    replayed,
+    mark_replay,
+    strip_fields,
 )
 from retrysafe.protocol.records import StoredResult
 from tests.tables import each_row
 
-NONE = dropped_fields(frozenset())
+NONE = find_dropped_fields(frozenset())
 FULL = Response(
     201,
     (
@@ -53,26 +53,26 @@ def lines(response: Response, name: bytes) -> list[bytes]:
 
 
 def test_r4_lines_stay_lines_in_their_order() -> None:
-    assert lines(kept(FULL, None, NONE), b"link") == [b"</a>; rel=next", b"</b>; rel=prev"]
+    assert lines(strip_fields(FULL, None, NONE), b"link") == [b"</a>; rel=next", b"</b>; rel=prev"]
 
 
 def test_r5_fields_of_one_connection_are_not_stored() -> None:
-    names = {name for name, _ in kept(FULL, None, NONE).headers}
+    names = {name for name, _ in strip_fields(FULL, None, NONE).headers}
     assert names == {b"content-type", b"link", b"x-one", b"etag", b"location", b"cache-control"}
 
 
 def test_r6_secrets_are_stored_only_if_allowed_and_then_every_line() -> None:
-    allowed = kept(FULL, None, dropped_fields(frozenset({b"set-cookie"})))
+    allowed = strip_fields(FULL, None, find_dropped_fields(frozenset({b"set-cookie"})))
     assert lines(allowed, b"set-cookie") == [b"a=1", b"b=2"]
     assert lines(allowed, b"www-authenticate") == []
 
 
 def test_r6_an_allow_list_drops_all_others() -> None:
-    assert kept(FULL, frozenset({b"etag"}), NONE).headers == ((b"etag", b'"v1"'),)
+    assert strip_fields(FULL, frozenset({b"etag"}), NONE).headers == ((b"etag", b'"v1"'),)
 
 
 def test_r2_a_replay_is_the_stored_response_marked() -> None:
-    again = replayed(kept(FULL, None, NONE))
+    again = mark_replay(strip_fields(FULL, None, NONE))
     assert (again.status, again.body) == (201, b"{}")
     assert lines(again, b"idempotent-replayed") == [b"true"]
     assert lines(again, b"content-length") == [b"2"]
@@ -83,17 +83,17 @@ def test_r2_a_replay_is_the_stored_response_marked() -> None:
 @each_row("body", [b"x", None])
 def test_r2_the_marks_of_another_layer_behind_the_application_are_not_doubled(body: bytes | None) -> None:
     passed_on = ((b"idempotent-replayed", b"true"), (b"idempotency-replay", b"omitted"))
-    names = [name for name, _ in replayed(Response(200, passed_on, body)).headers]
+    names = [name for name, _ in mark_replay(Response(200, passed_on, body)).headers]
     assert (names.count(b"idempotent-replayed"), names.count(b"idempotency-replay")) == (1, 1)
 
 
 def test_r30_a_replay_is_not_to_be_cached() -> None:
-    assert lines(replayed(kept(FULL, None, NONE)), b"cache-control") == [b"no-store"]
+    assert lines(mark_replay(strip_fields(FULL, None, NONE)), b"cache-control") == [b"no-store"]
 
 
 @each_row(("status", "body", "length"), [(204, b"", []), (303, b"", [b"0"]), (200, b"\x00\xff", [b"2"])])
 def test_r7_bodies_of_every_kind(status: int, body: bytes, length: list[bytes]) -> None:
-    again = replayed(Response(status, (), body))
+    again = mark_replay(Response(status, (), body))
     assert (again.status, again.body, lines(again, b"content-length")) == (status, body, length)
 
 
@@ -105,7 +105,7 @@ def test_r11_a_media_type_is_known_in_any_case(value: bytes) -> None:
 
 
 def test_r11_a_body_that_was_not_kept() -> None:
-    again = replayed(kept(FULL, None, NONE)._replace(body=None))
+    again = mark_replay(strip_fields(FULL, None, NONE)._replace(body=None))
     assert (again.status, again.body) == (201, b"")
     assert lines(again, b"idempotency-replay") == [b"omitted"]
     assert lines(again, b"content-type") == []

@@ -15,11 +15,11 @@ from cloudevents.core.v1.event import CloudEvent
 from retrysafe import Boundary
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging import Envelope, Inbox, Subscription
-from retrysafe.messaging.brokers.amqp_binding import Binding, Mode, content_of, envelope_from
+from retrysafe.messaging.brokers.amqp_binding import Binding, content_of, envelope_from
 from retrysafe.messaging.brokers.rabbitmq.consumer import RabbitMQConsumer
 from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 from retrysafe.messaging.brokers.rabbitmq.topology import declare
-from retrysafe.messaging.cloudevents import received
+from retrysafe.messaging.cloudevents import Mode, received
 from tests.conftest import require
 from tests.tables import each_row
 

@@ -28,17 +28,17 @@ from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.brokers.kafka import KafkaConsumer, KafkaPublisher, declare
 from retrysafe.messaging.brokers.kafka.consumer import _KafkaSession
 from retrysafe.messaging.brokers.kafka.delivery import RecordSender
-from retrysafe.messaging.brokers.kafka.envelope import KafkaRecord, Mode, envelope_from, record_of
+from retrysafe.messaging.brokers.kafka.envelope import KafkaRecord, envelope_from, record_of
 from retrysafe.messaging.brokers.kafka.properties import LOG, properties_of
+from retrysafe.messaging.cloudevents import Mode
 from retrysafe.protocol.events import Event
 from retrysafe.protocol.messages import Envelope, PublishStatus
 from retrysafe.testing.consumers import Trial, numbers
 from tests.conftest import require
 from tests.faults.helpers import DEADLINE
 from tests.messaging.harnesses import bench
-from tests.messaging.harnesses.kafka import KafkaBench, delete, kafka, operator
+from tests.messaging.harnesses.kafka import KafkaBench, KafkaServer, delete, kafka, operator
 from tests.messaging.kafka_records import produce
-from tests.messaging.own_brokers import KafkaServer
 from tests.tables import each_row
 
 ENVELOPE = Envelope(

@@ -20,15 +20,15 @@ from paho.mqtt.reasoncodes import ReasonCode
 from retrysafe import ConfigurationError
 from retrysafe.messaging.brokers.mqtt import MqttConsumer, MqttPublisher, declare
 from retrysafe.messaging.brokers.mqtt.connecting import ConnectionEnded, MqttLink, address_of, properties
-from retrysafe.messaging.brokers.mqtt.messages import Mode, Packet, content_of, envelope_from, topic_of
+from retrysafe.messaging.brokers.mqtt.messages import Packet, content_of, envelope_from, topic_of
 from retrysafe.messaging.brokers.mqtt.results import result_of, result_of_end
 from retrysafe.messaging.brokers.mqtt.sessions import SessionMissing
+from retrysafe.messaging.cloudevents import Mode
 from retrysafe.protocol.messages import Delivery, Envelope, PublishStatus
 from tests.conftest import require
 from tests.faults.helpers import until
 from tests.messaging.harnesses.base import by_road, road_to
-from tests.messaging.harnesses.mqtt import without_sessions
-from tests.messaging.own_brokers import MqttServer
+from tests.messaging.harnesses.mqtt import MqttServer, without_sessions
 from tests.tables import each_row
 
 GROUP = "stock"

@@ -19,8 +19,9 @@ from retrysafe.messaging.brokers.nats import NatsConsumer, NatsPublisher, declar
 from retrysafe.messaging.brokers.nats.confirms import result_of
 from retrysafe.messaging.brokers.nats.connecting import Forbidden
 from retrysafe.messaging.brokers.nats.consumer import _quote
-from retrysafe.messaging.brokers.nats.messages import Mode, content_of, envelope_from, headers_of, subject_of
+from retrysafe.messaging.brokers.nats.messages import content_of, envelope_from, headers_of, subject_of
 from retrysafe.messaging.brokers.nats.pinned import Partition, ReplyTag
+from retrysafe.messaging.cloudevents import Mode
 from retrysafe.protocol.messages import Delivery, PublishStatus
 from retrysafe.testing.consumers import Trial, numbers
 from tests.conftest import require

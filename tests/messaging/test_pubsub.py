@@ -29,7 +29,6 @@ from retrysafe.messaging.brokers.pubsub import PubSubConsumer, PubSubPublisher, 
 from retrysafe.messaging.brokers.pubsub import publisher as publishers
 from retrysafe.messaging.brokers.pubsub.client import FAILURES
 from retrysafe.messaging.brokers.pubsub.messages import (
-    Mode,
     PubSubContent,
     content_of,
     envelope_from,
@@ -39,6 +38,7 @@ from retrysafe.messaging.brokers.pubsub.messages import (
 )
 from retrysafe.messaging.brokers.pubsub.results import blames_one, result_of
 from retrysafe.messaging.brokers.registry import broker_at
+from retrysafe.messaging.cloudevents import Mode
 from retrysafe.protocol.messages import Envelope, PublishStatus
 from retrysafe.testing.consumers import Trial, numbers
 from tests.conftest import require
@@ -48,6 +48,7 @@ from tests.messaging.harnesses.pubsub import (
     GROUP,
     PREFIX,
     PubSubBench,
+    PubSubServer,
     Topic,
     led_by,
     options_of,
@@ -57,7 +58,6 @@ from tests.messaging.harnesses.pubsub import (
     without,
 )
 from tests.messaging.inboxes import envelope
-from tests.messaging.own_brokers import PubSubServer
 from tests.tables import each_row
 
 # ---------------------------------------------------------------- messages

@@ -24,7 +24,6 @@ from retrysafe.messaging.brokers.servicebus import ServiceBusConsumer, ServiceBu
 from retrysafe.messaging.brokers.servicebus.client import FAILURES, VARIABLE, namespace_of
 from retrysafe.messaging.brokers.servicebus.locks import QueueLock
 from retrysafe.messaging.brokers.servicebus.messages import (
-    Mode,
     envelope_from,
     id_of,
     message_of,
@@ -33,6 +32,7 @@ from retrysafe.messaging.brokers.servicebus.messages import (
     source_of,
 )
 from retrysafe.messaging.brokers.servicebus.results import alone, blames_one, for_a_consumer, result_of
+from retrysafe.messaging.cloudevents import Mode
 from retrysafe.protocol.messages import Envelope, PublishStatus
 from retrysafe.testing.consumers import Trial, numbers
 from tests.conftest import require
@@ -43,6 +43,7 @@ from tests.messaging.harnesses.base import by_road, road_to
 from tests.messaging.harnesses.servicebus import (
     GROUP,
     PREFIX,
+    ServiceBusServer,
     Topic,
     administration,
     messages,
@@ -50,7 +51,6 @@ from tests.messaging.harnesses.servicebus import (
     without,
 )
 from tests.messaging.inboxes import envelope
-from tests.messaging.own_brokers import ServiceBusServer
 from tests.tables import each_row
 
 # ---------------------------------------------------------------- messages

@@ -21,9 +21,10 @@ from retrysafe.messaging.brokers.registry import broker_at
 from retrysafe.messaging.brokers.sqs import SnsPublisher, SqsConsumer, SqsPublisher, declare
 from retrysafe.messaging.brokers.sqs import publisher as publishers
 from retrysafe.messaging.brokers.sqs.client import FAILURES, TopicMissing
-from retrysafe.messaging.brokers.sqs.messages import Mode, content_of, envelope_from, name_of, order_of
+from retrysafe.messaging.brokers.sqs.messages import content_of, envelope_from, name_of, order_of
 from retrysafe.messaging.brokers.sqs.results import blames_one, result_of, result_of_answer
 from retrysafe.messaging.brokers.sqs.topology import _allowing
+from retrysafe.messaging.cloudevents import Mode
 from retrysafe.protocol.messages import Envelope, PublishStatus
 from retrysafe.testing.consumers import Trial, numbers
 from tests.conftest import require

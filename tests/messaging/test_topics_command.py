@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import secrets
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -16,7 +14,6 @@ import pytest
 
 from retrysafe.cli import main
 from retrysafe.messaging import Outbox
-from retrysafe.messaging.brokers import registry
 from retrysafe.messaging.brokers.sqlite import SqliteConsumer
 from tests.conftest import require
 from tests.tables import each_row
@@ -98,20 +95,3 @@ def test_a_missing_argument_is_named(
 def test_a_broker_that_makes_everything_itself_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topics", "declare", "--broker", "redis://localhost/0", "--topic", "a"]) == 0
     assert capsys.readouterr().out.startswith("nothing to declare: Redis Streams makes what is missing")
-
-
-def test_every_broker_with_a_declaration_takes_its_options() -> None:
-    """The functions behind the command take what its options become."""
-
-    def names(function: Callable[..., object]) -> set[str]:
-        return set(inspect.signature(function).parameters)
-
-    for spec in registry.specs():
-        if not spec.declaration:
-            continue
-        declaration = spec.load(spec.declaration)
-        known = names(declaration)
-        if "options" in known:
-            known |= names(spec.load(spec.declaration.partition(":")[0] + ":declare"))
-        wanted = {option.argument or option.name for option in spec.declare_options}
-        assert wanted | {"url", "topics", "group"} <= known | {"url", "group"}, spec.title

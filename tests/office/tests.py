@@ -19,7 +19,7 @@ from django.utils.html import escape
 from retrysafe import Boundary, OutcomeUnknown, StoredFailure
 from retrysafe.admin.operator import Operator
 from retrysafe.admin.selection import STATES
-from retrysafe.django.admin import VERBS, reported
+from retrysafe.django.admin import VERBS, match_reported
 from retrysafe.django.models import Record
 from retrysafe.protocol.records import EffectiveState
 
@@ -148,7 +148,7 @@ class Looking(Keys):
         for record in Record.objects.all():
             chosen[record.as_read(NOW).reported_state].add(bytes(record.pk))
         for state in STATES:
-            found = Record.objects.filter(reported(EffectiveState(state), NOW)).values_list("pk", flat=True)
+            found = Record.objects.filter(match_reported(EffectiveState(state), NOW)).values_list("pk", flat=True)
             assert set(map(bytes, found)) == chosen[state], state
 
     def _record(self, *given: Any) -> Record:

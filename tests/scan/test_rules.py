@@ -197,6 +197,28 @@ TRANSACTIONS = {
             "        x()\n"
             "    requests.post('x')\n"
         ),
+        ["RS203"],
+    ),
+    "after the transaction, by another branch": (
+        (
+            "import requests\nfrom django.db import transaction\n\ndef pay(now):\n    if now:\n"
+            "        with transaction.atomic():\n            x()\n        return\n    requests.post('x')\n"
+        ),
+        [],
+    ),
+    "after the transaction, if it succeeded": (
+        (
+            "import requests\nfrom django.db import transaction\n\ndef pay():\n    try:\n"
+            "        with transaction.atomic():\n            x()\n    except ValueError:\n        return\n"
+            "    else:\n        requests.post('x')\n"
+        ),
+        ["RS203"],
+    ),
+    "before the commit": (
+        (
+            "import requests, sqlite3\n\ndef pay():\n    c = sqlite3.connect('x')\n    requests.post('x')\n"
+            "    c.commit()\n"
+        ),
         [],
     ),
     "another function called post": (
@@ -395,6 +417,38 @@ MARKS = {
             "def f():\n    if cache.add('k', 1):\n        try:\n"
             "            requests.post('x')\n        finally:\n            cache.delete('k')\n"
         ),
+        ["RS603"],
+    ),
+    "a lock that its owner releases": (
+        (
+            "import redis, requests\nr = redis.Redis()\n\ndef f(me):\n    if r.set('k', me, nx=True):\n"
+            "        requests.post('x')\n        if r.get('k') == me:\n            r.delete('k')\n"
+        ),
+        [],
+    ),
+    "a cache of what was read": (
+        (
+            "import requests\nfrom django.core.cache import cache\n\ndef f():\n    found = cache.get('k')\n"
+            "    if found is None:\n        found = requests.get('x')\n        cache.set('k', found)\n"
+        ),
+        [],
+    ),
+    "a decorator that caches": (
+        (
+            "from django.core.cache import cache\n\ndef cached(function):\n    def inner(k):\n"
+            "        if cache.get(k) is None:\n            cache.set(k, function(k))\n    return inner\n"
+        ),
+        [],
+    ),
+    "a set of one call": (
+        (
+            "import requests\n\ndef f(ids):\n    seen = set()\n    for i in ids:\n        if i not in seen:\n"
+            "            seen.add(i)\n            requests.post('x')\n"
+        ),
+        [],
+    ),
+    "a list that nothing is added to": (
+        "import requests\nKNOWN = []\n\ndef f(i):\n    if i not in KNOWN:\n        requests.post('x')\n",
         [],
     ),
     "a set called add": ("import requests\n\ndef f(seen):\n    if seen.add('k'):\n        requests.post('x')\n", []),
@@ -519,3 +573,12 @@ PARTS: dict[str, tuple[str, list[str]]] = {
 @each_row(("text", "expected"), PARTS.values(), ids=PARTS)
 def test_parts_of_a_guarded_function_that_a_retry_repeats(text: str, expected: list[str], tmp_path: Path) -> None:
     assert ids(scanned(tmp_path, app=_ONCE + text)) == expected
+
+
+def test_a_guarded_lambda_function_is_not_reported(tmp_path: Path) -> None:
+    guarded = (
+        "import boto3\nfrom retrysafe import Boundary\nfrom retrysafe.tasks import aws_lambda\n"
+        "ses = boto3.client('ses')\nb = Boundary('b')\n\n@aws_lambda.once(b, key='detail.id')\n"
+        "def handler(event, context):\n    ses.send_email(Source='shop')\n"
+    )
+    assert scanned(tmp_path, app=guarded) == []

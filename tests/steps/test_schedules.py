@@ -126,7 +126,7 @@ def _run_of(boundary: Boundary, world: World, trip: str, *, fails: bool) -> Call
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(effort(1, 20)))
+@pytest.mark.parametrize("part", range(effort(1, 100)))
 def test_a_schedule_of_attempts_ends_booked_undone_or_unknown(
     part: int, monkeypatch: pytest.MonkeyPatch, chance: Random
 ) -> None:
@@ -140,7 +140,7 @@ def test_a_schedule_of_attempts_ends_booked_undone_or_unknown(
         run(ask(Ask(_lapse, lambda answer: None)), backend.client())
         return Attempt(work)
 
-    for number in range(effort(300, 5_000)):
+    for number in range(effort(300, 1_000)):
         world, trip, fails = World(), key(), chance.random() < 0.5
         work = _run_of(boundary, world, trip, fails=fails)
         attempts = [Attempt(work)]

@@ -37,11 +37,7 @@ def describe(boundary: Boundary | EntryPoint) -> dict[str, Any]:
     entry = boundary.entrypoint if isinstance(boundary, Boundary) else boundary
     settings = entry.settings
     return {
-        "boundary": settings.name,
-        "state": _state(settings),
-        "window": _window(settings),
-        "concurrency": _concurrency(settings),
-        "effects": f"{settings.effects}: {_COVERS[settings.effects]}",
+        **four_answers(settings),
         "scope": scope_text(settings.scope),
         "secret": "set" if settings.secret else "not set",
         "quota": _quota(settings),
@@ -51,6 +47,17 @@ def describe(boundary: Boundary | EntryPoint) -> dict[str, Any]:
         else "no: a second boundary of this name is refused in one process",
         "operations": [_by_owner(entry, name) for name in sorted(entry.owners)],
         "retries": {mode.value: outlook(settings, mode) for mode in MODES[settings.effects]},
+    }
+
+
+def four_answers(settings: BoundarySettings) -> dict[str, str]:
+    """The name of a boundary, with its state, window, concurrency and effects."""
+    return {
+        "boundary": settings.name,
+        "state": _state(settings),
+        "window": _window(settings),
+        "concurrency": _concurrency(settings),
+        "effects": f"{settings.effects}: {_COVERS[settings.effects]}",
     }
 
 
@@ -101,7 +108,7 @@ def steps_of(function: Callable[..., Any]) -> list[str]:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
         return []
-    calls = (one for one in ast.walk(tree) if isinstance(one, ast.Call) and _called(one) in _STEPS)
+    calls = (one for one in ast.walk(tree) if isinstance(one, ast.Call) and _name_function(one) in _STEPS)
     given = (
         node for one in calls for node in (*one.args[:1], *(word.value for word in one.keywords if word.arg == "was"))
     )
@@ -109,7 +116,7 @@ def steps_of(function: Callable[..., Any]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _called(call: ast.Call) -> str:
+def _name_function(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 

@@ -447,7 +447,7 @@ class Operator:
 
     def _seal_step(self, seen: runs.Run, at: At, stored: StoredResult | None) -> StoredResult | None:
         left = (step.row.result for step in seen.steps)
-        return self._seal(runs.bound(seen.record, at), stored, seen.record.result, *left)
+        return self._seal(runs.bind_result(seen.record, at), stored, seen.record.result, *left)
 
     # ------------------------------------------------------------ a change and its audit
 

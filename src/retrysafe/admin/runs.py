@@ -150,13 +150,13 @@ def show(backend: Backend, record: Record, keyring: Sealer | None) -> Steps[Run]
 
 def _cause(record: Record, stored: StoredResult, keyring: Sealer | None) -> str:
     try:
-        kind, message, _ = decode_failure(unseal(keyring, stored, bound(record, DECISION)))
+        kind, message, _ = decode_failure(unseal(keyring, stored, bind_result(record, DECISION)))
     except ResultUnreadable:
         return "encrypted"
     return f"{kind}: {message}"
 
 
-def bound(record: Record, at: At) -> Bound:
+def bind_result(record: Record, at: At) -> Bound:
     """The place that the result of a step is sealed for."""
     return Bound.of_step(record.boundary, record.scope, record.operation, work_of(record), at)
 

@@ -181,7 +181,7 @@ class Sweeper:
                     stop.wait(self._rest_after(began))
             while not stop.rung and run(self._steps(), client) > 0:
                 pass
-            self._tell_stranded(run(self._stranded(), client))
+            self._tell_stranded(run(self._find_stranded(), client))
         finally:
             self._tell_swept(count)
         return count.total()
@@ -201,7 +201,7 @@ class Sweeper:
                     await stop.await_for(self._rest_after(began))
             while not stop.rung and await arun(self._steps(), client) > 0:
                 pass
-            self._tell_stranded(await arun(self._stranded(), client))
+            self._tell_stranded(await arun(self._find_stranded(), client))
         finally:
             self._tell_swept(count)
         return count.total()
@@ -210,7 +210,7 @@ class Sweeper:
         """Remove some steps whose record is gone."""
         return (yield from sweep_steps(self._backend, self._schedule.batch)) if self._side == "records" else 0
 
-    def _stranded(self) -> Steps[FoundRuns]:
+    def _find_stranded(self) -> Steps[FoundRuns]:
         """Look for runs that are stranded, if anybody is told."""
         told = self._side == "records" and self._observers.is_enabled("runs_stranded")
         return (yield from find_stranded(self._backend)) if told else NONE

@@ -91,8 +91,9 @@ class Tables:
 
         Without effect on a store whose tables are made by `migrate` alone.
         """
-        if self._on_demand is None or feature in self._provided:
+        if self.are_provided(feature):
             return []
+        assert self._on_demand is not None
         made: list[Migration] = []
         with closing(self._on_demand()) as client:
             present = run(tables.is_present(feature), client)
@@ -102,10 +103,20 @@ class Tables:
             self._provided.add(feature)
         return made
 
+    def are_provided(self, feature: str) -> bool:
+        """Tell whether it is known that nothing is left to be made for a feature."""
+        return self._on_demand is None or feature in self._provided
+
     def providing(self, feature: str) -> Steps[None]:
-        """`provide` in a transaction of the caller's; it may roll back, so that nothing is noted."""
-        if self._on_demand is not None and feature not in self._provided:
-            yield from tables.join(feature)
+        """`provide` in a transaction of the caller's, which may roll back: noted is only what others see, too."""
+        if self.are_provided(feature):
+            return
+        assert self._on_demand is not None
+        with closing(self._on_demand()) as client:
+            if run(tables.is_present(feature), client):
+                self._provided.add(feature)
+                return
+        yield from tables.join(feature)
 
     def _made_tables(self, feature: str, client: Client) -> list[Migration]:
         try:

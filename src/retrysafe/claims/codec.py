@@ -164,7 +164,9 @@ class JSONCodec:
 
     def decode(self, stored: StoredResult, annotation: Any) -> Any:
         """Decode; raises `ResultUnreadable` when this version cannot read the bytes."""
-        body = kept_body(stored)
+        body = stored.body
+        if body is None:
+            body = kept_body(stored)
         if (stored.media_type, stored.codec_version) != (MEDIA_TYPE, VERSION):
             kind = f"{stored.media_type} version {stored.codec_version}"
             raise ResultUnreadable(f"The stored result is {kind}; this codec reads {MEDIA_TYPE} version {VERSION}.")

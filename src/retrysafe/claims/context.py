@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any, Protocol
 
@@ -131,15 +132,13 @@ def on_a_loop() -> bool:
     return True
 
 
-def _around() -> list[tuple[ClaimContext, Enclosing]]:
+def _around() -> Iterator[tuple[ClaimContext, Enclosing]]:
     """The open places around the running code, with their claims, innermost first."""
-    found: list[tuple[ClaimContext, Enclosing]] = []
     place = innermost.get()
     while place is not None:
         if (claim := place.open_claim()) is not None:
-            found.append((place, claim))
+            yield place, claim
         place = place.outer
-    return found
 
 
 def _runner() -> object:

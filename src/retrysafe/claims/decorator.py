@@ -271,7 +271,7 @@ def _wrap_sync(guarded: Guarded) -> Callable[..., Any]:
                 if not claim.replayed:
                     claim.result = refuse_unfinished(claim, function(*args, **kwargs))
 
-        return restarting(lambda: guarded.claim(args, kwargs), attempt).answer()
+        return restarting(lambda: guarded.claim(args, kwargs), attempt)._give_answer()
 
     return once
 
@@ -318,6 +318,6 @@ def _wrap_async(guarded: Guarded) -> Callable[..., Any]:
                 if not claim.replayed:
                     claim.result = refuse_unfinished(claim, await function(*args, **kwargs), ran=True)
 
-        return (await arestarting(lambda: guarded.claim(args, kwargs), attempt)).answer()
+        return (await arestarting(lambda: guarded.claim(args, kwargs), attempt))._give_answer()
 
     return once

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from retrysafe.errors import ConfigurationError
 
@@ -18,6 +19,28 @@ def is_coroutine_function(function: Callable[..., Any]) -> bool:
     import inspect
 
     return any(map(inspect.iscoroutinefunction, _called(function)))
+
+
+class FunctionKind(NamedTuple):
+    """A function's kind, and the return annotation that its stored results are rebuilt from."""
+
+    is_coroutine: bool
+    returns: Any
+
+
+_kinds: WeakKeyDictionary[Callable[..., Any], FunctionKind] = WeakKeyDictionary()
+
+
+def kind_of(function: Callable[..., Any]) -> FunctionKind:
+    """The kind of a function, found out once."""
+    plain = getattr(function, "__func__", function)
+    try:
+        found = _kinds.get(plain)
+    except TypeError:  # it cannot be referred to weakly
+        return FunctionKind(is_coroutine_function(function), return_annotation(function))
+    if found is None:
+        found = _kinds[plain] = FunctionKind(is_coroutine_function(function), return_annotation(function))
+    return found
 
 
 def is_generator_function(function: Callable[..., Any]) -> bool:

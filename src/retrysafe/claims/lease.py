@@ -71,6 +71,12 @@ def clock() -> float:
 class Lease:
     """A lease as its holder knows it: until when it is certainly held, on this machine's own clock."""
 
+    settling = False
+    """True if the work is over and its outcome is being stored: a lease that ends now is not reported."""
+    lost = False
+    """True if it ended before the work did, and that was reported."""
+    _task: asyncio.Task[Any] | None = None
+
     def __init__(
         self, held: Ownership, claimed_at: float, events: AttemptEvents, holder: Callable[[], object] = object
     ) -> None:
@@ -79,12 +85,7 @@ class Lease:
         """Gives who works under the lease; None once it is gone without having ended its attempt."""
         self.seconds = held.clocks.lease / 1e6
         self.until = claimed_at + self.seconds
-        self.settling = False
-        """True if the work is over and its outcome is being stored: a lease that ends now is not reported."""
         self.events = events
-        self.lost = False
-        """True if it ended before the work did, and that was reported."""
-        self._task: asyncio.Task[Any] | None = None
 
     def is_held(self) -> bool:
         """Tell whether the lease is certainly still held."""

@@ -5,15 +5,27 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from retrysafe.claims.step import Step, name_of_step
-from retrysafe.claims.step_results import Shelf, aprovide, provide
+from retrysafe.claims import step_programs
+from retrysafe.claims.step import Step
+from retrysafe.claims.step_results import Shelf
 from retrysafe.errors import ConfigurationError, OutcomeUnknown
 from retrysafe.protocol import keys
 from retrysafe.protocol.records import Key
 from retrysafe.protocol.requests import Steps, ask
-from retrysafe.protocol.steps import MEETS, SIGNAL, Act, Aim, At, StepRow, StepState, Work, change, insert, label
-
-__all__ = ["SagaStep", "aprovide", "provide", "saga_step", "signal"]
+from retrysafe.protocol.steps import (
+    MEETS,
+    SIGNAL,
+    Act,
+    Aim,
+    At,
+    StepRow,
+    StepState,
+    Work,
+    change,
+    insert,
+    label,
+    place_of,
+)
 
 if TYPE_CHECKING:
     from retrysafe.claims.settings import BoundarySettings
@@ -79,22 +91,25 @@ def saga_step(settings: BoundarySettings, saga: Key, name: str, tx: Any, *, undo
     tenant = settings.scope_of(scope)
     key = keys.lookup(settings.secret, settings.name, tenant, _OPERATION, keys.parse(saga))
     work = Work(key, 0, settings.clocks.memory, None)
-    return SagaStep(Shelf(settings, work, tenant, _OPERATION), name_of_step(name), tx, undo=undo)
+    return SagaStep(Shelf(settings, work, tenant, _OPERATION), place_of(name), tx, undo=undo)
 
 
-def signal(
-    settings: BoundarySettings, key: Key, name: str, value: Any, operation: str, scope: str | None
-) -> Steps[bool]:
+def signal(settings: BoundarySettings, key: Key, name: str, value: Any, operation: str, scope: str | None) -> Program:
     """Write down a signal for the work of a key; False if it has one of this name, or there is no such work."""
     tenant = settings.scope_of(scope)
     found = keys.lookup(settings.secret, settings.name, tenant, operation, keys.parse(key))
-    record = yield from ask(settings.backend.store.read(found), again=True)
+    record = yield step_programs.Put(ask(settings.backend.store.read(found), again=True))
     if record is None:
         return False
     shelf = Shelf(settings, Work(found, record.created, settings.clocks.memory, None), tenant, operation)
-    at = At(f"{SIGNAL}{name_of_step(name).name}")
+    at = At(f"{SIGNAL}{place_of(name).name}")
     row = StepRow(at, StepState.DONE, -1, result=shelf.keep(at, value))
+    yield from shelf.make_table()
+    return (yield step_programs.Put(_signal(shelf, row)))
+
+
+def _signal(shelf: Shelf, row: StepRow) -> Steps[bool]:
     if (yield from ask(shelf.store.signal(shelf.work, row), again=True)):
         return True
-    kept, _ = yield from ask(shelf.store.find(shelf.work, at))
+    kept, _ = yield from ask(shelf.store.find(shelf.work, row.at))
     return kept is not None and kept.result == row.result  # the reply was lost

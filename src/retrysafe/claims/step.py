@@ -10,33 +10,18 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from retrysafe.backends.joining import join
 from retrysafe.claims.context import ClaimContext
 from retrysafe.claims.outcome import is_permanent
-from retrysafe.claims.step_programs import Call, GoingBack, Put, aperform, perform
-from retrysafe.claims.step_results import Shelf, aprovide, provide
-from retrysafe.errors import (
-    ConfigurationError,
-    KeyReused,
-    LeaseLost,
-)
+from retrysafe.claims.step_programs import Call, Put, Retreat, aperform, perform, refuse_awaitable
+from retrysafe.errors import ConfigurationError, KeyReused, LeaseLost
 from retrysafe.protocol import fingerprint, keys
-from retrysafe.protocol.fingerprint import Fingerprint
+from retrysafe.protocol.fingerprint import UNCHECKED, Fingerprint
 from retrysafe.protocol.records import Effects, StoredResult
 from retrysafe.protocol.requests import Steps, ask
-from retrysafe.protocol.steps import (
-    MEETS,
-    SIGNAL,
-    Act,
-    Aim,
-    At,
-    StepRow,
-    StepState,
-    change,
-    insert,
-    label,
-)
+from retrysafe.protocol.steps import MEETS, Act, Aim, At, StepRow, StepState, change, insert, label
 
 if TYPE_CHECKING:
+    from retrysafe.claims.step_course import Course
     from retrysafe.claims.step_programs import Program
-    from retrysafe.claims.steps import ClaimSteps
+    from retrysafe.claims.step_results import Shelf
 
 
 class StepOptions(TypedDict, total=False):
@@ -139,8 +124,6 @@ class Step:
     # ------------------------------------------------------------ entering and leaving
 
     def __enter__(self) -> Step:
-        if self._tx is None:
-            provide(self._backend)
         perform(self._backend, self._entering())
         self._context = ClaimContext(self, self._transaction)
         return self
@@ -152,8 +135,6 @@ class Step:
             perform(self._backend, self._leaving(error))
 
     async def __aenter__(self) -> Step:
-        if self._tx is None:
-            await aprovide(self._backend)
         await aperform(self._backend, self._entering())
         self._context = ClaimContext(self, self._transaction)
         return self
@@ -173,17 +154,6 @@ class Step:
     def _put(self, steps: Steps[Any]) -> Put:
         return Put(steps, self._joining)
 
-    def refuse_awaitable(self, value: Any) -> Any:
-        """The value that a function has returned; refuses one that is still to be awaited."""
-        if not hasattr(value, "__await__"):
-            return value
-        if hasattr(value, "close"):
-            value.close()
-        raise ConfigurationError(
-            f"Step {label(self.at)}: its function returned an awaitable, whose work is not done. In async code give a "
-            "coroutine function and await the step, or write 'async with'."
-        )
-
 
 class StepOfClaim(Step):
     """A step of a claim."""
@@ -192,13 +162,14 @@ class StepOfClaim(Step):
     """True if the row is there already, to be changed when the step ends."""
 
     def __init__(
-        self, course: ClaimSteps, at: At, options: StepOptions, printed: bytes, given: Fingerprint | None
+        self, course: Course, at: At, options: StepOptions, given: Fingerprint | None, annotation: Any = None
     ) -> None:
         super().__init__(course.shelf, at, options.get("tx"))
-        self._course, self._print, self._given = course, printed, given
-        self._effects = options.get("effects") or course.shelf.settings.effects
+        self.course, self._given, self.annotation = course, given, annotation
+        settings, key = course.settings, self._shelf.work.key
+        self._print = UNCHECKED if given is None else settings.secrets.keyed(given, key)
+        self._effects = options.get("effects") or settings.effects
         self._probe, self.undo, self._new = options.get("probe"), options.get("undo"), options.get("new", False)
-        self.annotation: Any = None
         if self._tx is not None and self._effects == "external":
             if "effects" in options:
                 raise ConfigurationError(
@@ -209,18 +180,18 @@ class StepOfClaim(Step):
     @property
     def attempt_id(self) -> str:
         """The id of the attempt."""
-        found: str = self._course.claim.attempt_id
+        found: str = self.course.claim.attempt_id
         return found
 
     def ensure_held(self) -> None:
         """Raise `LeaseLost` unless this attempt certainly still holds its key."""
-        self._course.claim.ensure_held()
+        self.course.claim.ensure_held()
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Call the function in the step."""
         with self:
             if not self._replayed:
-                self._result = self.refuse_awaitable(function(*args))
+                self._result = refuse_awaitable(function(*args))
         return self._result
 
     async def acall(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -231,23 +202,22 @@ class StepOfClaim(Step):
         return self._result
 
     def _entering(self) -> Program:
-        course = self._course
+        course = self.course
         course.refuse_inside(self.at)
         yield from course.load(self.at, self._joining)
-        yield from self._shelf.make_table(self._joining)
-        row = course.asks(self.at, new=self._new)
+        row = course.ask(self.at, new=self._new)
         self._place = course.places[self.at.name]
         if self.undo is not None:
             course.undos[self.at] = self
         match MEETS[None if row is None else row.state, course.aim]:
             case Act.STOP:
-                raise GoingBack
+                raise Retreat
             case Act.REFUSE:
                 raise LeaseLost(f"Step {label(self.at)} was undone before it came.")
             case Act.REPLAY:
                 assert row is not None
                 if row.result is None:
-                    raise GoingBack
+                    raise Retreat
                 self._replay(row)
             case Act.DOUBT:
                 yield from self._ask_probe()
@@ -258,7 +228,7 @@ class StepOfClaim(Step):
     def _replay(self, row: StepRow) -> None:
         self._check_input(row.fingerprint)
         self._result, self._replayed = self._shelf.read(row, self.annotation), True
-        self._course.claim.emit("step_replayed", step=label(self.at))
+        self.course.tell("step_replayed", self.at)
 
     def _start(self) -> Program:
         """Write the row before the work: so that a crash leaves a doubt, or that no work is done in vain."""
@@ -266,7 +236,7 @@ class StepOfClaim(Step):
             row = self._row(StepState.STARTED)
             met = yield self._put(insert(self._shelf.store, self._shelf.work, row, joined=self._tx is not None))
         except Exception:
-            self._course.forget(self.at)
+            self.course.forget(self.at)
             raise
         except BaseException:  # cancelled, when it was written: nothing has been done
             yield self._put(ask(self._shelf.store.drop(self._shelf.work, self.at)))
@@ -278,20 +248,20 @@ class StepOfClaim(Step):
     def _ask_probe(self) -> Program:
         """Settle a step that may have happened."""
         if self._probe is None:
-            raise self._course.doubts(
+            raise self.course.doubt(
                 self.at, f"Step {label(self.at)} was begun by an attempt that did not end it, and has no probe= to ask"
             )
         try:
             yield Call(self, self._probe, (self,))
         except Exception as error:
-            raise self._course.doubts(self.at, f"The probe of step {label(self.at)} failed: {error!r}") from error
+            raise self.course.doubt(self.at, f"The probe of step {label(self.at)} failed: {error!r}") from error
         self._started = True
         if self._committed:
             yield from self._leaving(None)
             self._replayed = True
             return
         if self._failure is None and not self._not_executed:
-            raise self._course.doubts(
+            raise self.course.doubt(
                 self.at, f"The probe of step {label(self.at)} could not determine the outcome either"
             )
         row = self._row(StepState.STARTED)
@@ -299,12 +269,12 @@ class StepOfClaim(Step):
         if self._failure is not None:
             yield from self._leaving(None)
         self._result, self._not_executed = None, False
-        if self._course.aim is Aim.REDO:
+        if self.course.aim is Aim.REDO:
             yield self._put(ask(self._shelf.store.drop(self._shelf.work, self.at)))
-            raise GoingBack
+            raise Retreat
 
     def _leaving(self, error: BaseException | None) -> Program:
-        course = self._course
+        course = self.course
         if self._replayed:
             return
         if self._failure is not None and error is None:
@@ -331,13 +301,13 @@ class StepOfClaim(Step):
         if met is not None:
             self._replay(met)
         else:
-            course.claim.emit("step_done", step=label(self.at))
+            course.tell("step_done", self.at)
         course.rows[self.at] = met or row
         if self._tx is not None:
             course.unsure.add(self.at)
 
     def _fail(self, error: BaseException) -> Program:
-        course = self._course
+        course = self.course
         course.asked.discard(self.at)
         if not (self._not_executed or self._tx is not None or is_permanent(error, self._shelf.settings)):
             course.broken.add(self.at)
@@ -362,14 +332,7 @@ class StepOfClaim(Step):
         return StepRow(self.at, state, self._place, self.undo is not None, self._print, result, self._shelf.work.token)
 
 
-class Undoing(StepOfClaim):
+class Compensation(StepOfClaim):
     """A compensation: its keys for calls downstream are not those of its step."""
 
     _purpose = "undo"
-
-
-def name_of_step(name: object, each: object = None) -> At:
-    """The place of a step in its work."""
-    if not keys.check_name(name, "step") or str(name).startswith(SIGNAL):
-        raise ConfigurationError(f"step({name!r}): name what it does, as in step('charge', …).")
-    return At(str(name), "" if each is None else keys.check_name(str(each), "each"))

@@ -2,43 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from retrysafe.backends.driver import arun, run
 from retrysafe.cancellation import run_to_completion
 from retrysafe.claims.context import ClaimContext
-from retrysafe.errors import (
-    ConfigurationError,
-)
+from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.requests import Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from retrysafe.backends.backend import Backend
     from retrysafe.backends.spec import Joining
-    from retrysafe.claims.step import Step
-
-    Program = Generator["Put | Call", Any, Any]
+    from retrysafe.claims.context import Enclosing
 
 
 class Put(NamedTuple):
-    """Asks to the store, or in the caller's transaction."""
+    """Asks to the store, or in the caller's transaction; None: make the table of a file, on a connection of our own."""
 
-    steps: Steps[Any]
+    steps: Steps[Any] | None
     joining: Joining | None = None
 
 
 class Call(NamedTuple):
     """A call of a function of the user's, inside a step."""
 
-    step: Step
+    step: Enclosing
     function: Callable[..., Any]
     args: tuple[Any, ...]
 
 
-class GoingBack(BaseException):
+Program = Generator[Put | Call, Any, Any]
+
+
+class Retreat(BaseException):
     """Ends the work of a run that goes back, once it has come to a step that was not done."""
 
 
@@ -60,13 +57,16 @@ def perform(backend: Backend, program: Program) -> Any:
 def _answer_to(backend: Backend, asked: Put | Call) -> Any:
     if isinstance(asked, Call):
         with _Inside(asked.step):
-            return asked.step.refuse_awaitable(asked.function(*asked.args))
-    if asked.joining is None:
-        return run(asked.steps, backend.client())
-    if asked.joining.execute is None:
+            return refuse_awaitable(asked.function(*asked.args))
+    steps, joining = asked
+    if steps is None:
+        return backend.tables.provide("steps")
+    if joining is None:
+        return run(steps, backend.client())
+    if joining.execute is None:
         raise ConfigurationError("tx= belongs to async code: write 'async with', or give a coroutine function.")
-    backend.check(asked.joining.execute, asked.joining.place)
-    return run(asked.steps, asked.joining.execute)
+    backend.check(joining.execute, joining.place)
+    return run(steps, joining.execute)
 
 
 async def aperform(backend: Backend, program: Program) -> Any:
@@ -89,22 +89,40 @@ async def _aanswer_to(backend: Backend, asked: Put | Call) -> Any:
         with _Inside(asked.step):
             answer = asked.function(*asked.args)
             return await answer if hasattr(answer, "__await__") else answer
-    if asked.joining is None:
-        answer, cancelled = await run_to_completion(arun(asked.steps, backend.aclient()))
+    steps, joining = asked
+    if steps is None:
+        import asyncio
+
+        return await asyncio.to_thread(backend.tables.provide, "steps")  # it may wait for writers of the file
+    if joining is None:
+        execute: Any = backend.aclient()
+    elif joining.aexecute is None:
+        raise ConfigurationError("tx= belongs to sync code: write 'with', or give a plain function.")
     else:
-        if asked.joining.aexecute is None:
-            raise ConfigurationError("tx= belongs to sync code: write 'with', or give a plain function.")
-        await backend.acheck(asked.joining.aexecute, asked.joining.place)
-        answer, cancelled = await run_to_completion(arun(asked.steps, asked.joining.aexecute))
+        execute = joining.aexecute
+        await backend.acheck(execute, joining.place)
+    answer, cancelled = await run_to_completion(arun(steps, execute))
     if cancelled is not None:
         raise cancelled
     return answer
 
 
+def refuse_awaitable(value: Any) -> Any:
+    """The value that a function has returned; refuses one that is still to be awaited."""
+    if not hasattr(value, "__await__"):
+        return value
+    if hasattr(value, "close"):
+        value.close()
+    raise ConfigurationError(
+        "A function of a step returned an awaitable, whose work is not done. In async code give a coroutine function "
+        "and await the step, or write 'async with'."
+    )
+
+
 class _Inside:
     """Makes a step the innermost claim of the running code."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Enclosing) -> None:
         self._step = step
 
     def __enter__(self) -> None:

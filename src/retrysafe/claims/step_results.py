@@ -17,7 +17,6 @@ from retrysafe.protocol.steps import (
 )
 
 if TYPE_CHECKING:
-    from retrysafe.backends.backend import Backend
     from retrysafe.backends.spec import Joining
     from retrysafe.claims.settings import BoundarySettings
     from retrysafe.claims.step_programs import Program
@@ -45,7 +44,8 @@ class Shelf:
 
     def seal(self, at: At, stored: StoredResult) -> StoredResult | None:
         """A result, encrypted if the boundary says so."""
-        return seal(self.settings.encryption, stored, self._bound(at))
+        keyring = self.settings.encryption
+        return stored if keyring is None else seal(keyring, stored, self._bound(at))
 
     def open(self, row: StepRow) -> StoredResult:
         """The result of a row as it was encoded."""
@@ -55,21 +55,8 @@ class Shelf:
     def _bound(self, at: At) -> Bound:
         return Bound.of_step(self.settings.name, self._scope, self.operation, self.work, at)
 
-    def make_table(self, joining: Joining | None) -> Program:
-        """Make the table where that is left to its first use: in the caller's transaction, if it holds the one lock."""
-        if joining is not None:
-            yield Put(self.settings.backend.tables.providing("steps"), joining)
-
-
-def provide(backend: Backend) -> None:
-    """Make the table of a file where that is left to its first use, on a connection of our own."""
-    if backend.kind == "sqlite":
-        backend.tables.provide("steps")
-
-
-async def aprovide(backend: Backend) -> None:
-    """`provide` for async code: in a thread, because it may have to wait for writers of the file."""
-    if backend.kind == "sqlite":
-        import asyncio
-
-        await asyncio.to_thread(backend.tables.provide, "steps")
+    def make_table(self, joining: Joining | None = None) -> Program:
+        """Make the table of a file at its first use: in the caller's transaction, if that holds the file's one lock."""
+        backend = self.settings.backend
+        if backend.kind == "sqlite" and not (tables := backend.tables).are_provided("steps"):
+            yield Put(None) if joining is None else Put(tables.providing("steps"), joining)

@@ -11,6 +11,7 @@ import argparse
 import json
 from typing import Any
 
+from retrysafe.cli.options import add_option, add_verb
 from retrysafe.cli.rendering import say
 from retrysafe.observability.alerts import rules
 from retrysafe.observability.dashboard import dashboard
@@ -19,18 +20,10 @@ from retrysafe.observability.postgresql_alerts import statements
 
 def add_to(verbs: Any) -> None:
     """Add the verb to the command line."""
-    parser = verbs.add_parser(
-        "alerts",
-        help="alert rules for Prometheus, and a dashboard for Grafana",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(verbs, "alerts", "alert rules for Prometheus, and a dashboard for Grafana", run, __doc__)
     kinds = parser.add_mutually_exclusive_group()
-    kinds.add_argument("--dashboard", action="store_true", help="a dashboard to import into Grafana, instead of rules")
-    kinds.add_argument(
-        "--sql", action="store_true", help="queries of PostgreSQL whose rows are alerts, for those who have no metrics"
-    )
-    parser.set_defaults(run=run)
+    add_option(kinds, "--dashboard", "a dashboard to import into Grafana, instead of rules")
+    add_option(kinds, "--sql", "queries of PostgreSQL whose rows are alerts, for those who have no metrics")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from retrysafe.admin.describe import describe_route
 from retrysafe.admin.lock import lock_of
 from retrysafe.http.policy import ServedRoute
-from retrysafe.http.served import served_routes
+from retrysafe.http.served import find_routes
 from retrysafe.messaging.outbox import Outbox, living
 
 
@@ -40,4 +40,4 @@ def _outbox(outbox: Outbox) -> Iterator[dict[str, str]]:
 
 
 def _routes(objects: Iterable[object]) -> list[ServedRoute]:
-    return [route for one in objects for route in served_routes(one)]
+    return [route for one in objects for route in find_routes(one)]

@@ -15,6 +15,7 @@ from typing import Any
 from retrysafe.admin import effect_rows
 from retrysafe.admin.reconcile import Difference, Found, Reconciliation
 from retrysafe.cli.opening import SECRET, add_store, open_operator
+from retrysafe.cli.options import add_option, add_verb
 from retrysafe.cli.rendering import as_json
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import durations
@@ -23,35 +24,25 @@ from retrysafe.protocol.records import Filter
 
 def add_to(verbs: Any) -> None:
     """Add the verb to the command line."""
-    parser = verbs.add_parser(
-        "audit",
-        help="compare a business table with the records",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(verbs, "audit", "compare a business table with the records", run, __doc__)
     add_store(parser)
-    parser.add_argument("--boundary", metavar="NAME", required=True, help="the boundary of the keys")
-    parser.add_argument("--operation", metavar="NAME", help="their operation (default: the boundary's name)")
-    parser.add_argument("--scope", metavar="NAME", help="their scope (default: that of each row, or none)")
-    parser.add_argument("--csv", metavar="FILE", help="a CSV file with a head line; - is stdin")
-    parser.add_argument("--key-column", metavar="NAME", help="the column of the key (default: the first)")
-    parser.add_argument("--scope-column", metavar="NAME", help="the column of the scope")
-    parser.add_argument("--sql", metavar="URL", help="the database of --query: sqlite, postgresql or mysql")
-    parser.add_argument("--query", metavar="SELECT", help="a query of the keys, and of their scopes as second column")
-    parser.add_argument(
-        "--settled-for",
-        metavar="TIME",
-        default="5m",
-        help="leave out records that changed more recently: their rows may have been written since (default: 5m)",
+    add_option(parser, "--boundary NAME", "the boundary of the keys", required=True)
+    add_option(parser, "--operation NAME", "their operation (default: the boundary's name)")
+    add_option(parser, "--scope NAME", "their scope (default: that of each row, or none)")
+    add_option(parser, "--csv FILE", "a CSV file with a head line; - is stdin")
+    add_option(parser, "--key-column NAME", "the column of the key (default: the first)")
+    add_option(parser, "--scope-column NAME", "the column of the scope")
+    add_option(parser, "--sql URL", "the database of --query: sqlite, postgresql or mysql")
+    add_option(parser, "--query SELECT", "a query of the keys, and of their scopes as second column")
+    add_option(
+        parser,
+        "--settled-for TIME",
+        "leave out records that changed more recently: their rows may have been written since",
+        "5m",
     )
-    parser.add_argument(
-        "--limit", metavar="N", type=int, default=20, help="differences of a kind to print (default: 20)"
-    )
-    parser.add_argument("--show-keys", action="store_true", help="print keys in full")
-    parser.add_argument(
-        "--secret-env", metavar="NAME", help=f"the variable with the boundary's secret (default: {SECRET})"
-    )
-    parser.set_defaults(run=run)
+    add_option(parser, "--limit N", "differences of a kind to print", 20)
+    add_option(parser, "--show-keys", "print keys in full")
+    add_option(parser, "--secret-env NAME", f"the variable with the boundary's secret (default: {SECRET})")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -23,6 +23,7 @@ from retrysafe.admin.forgetting import Forgotten
 from retrysafe.admin.measuring import PREFIX, WINDOW, BenchLoad, Measured, Measurement, Profile
 from retrysafe.backends.footprint import Sizes
 from retrysafe.cli.opening import add_store, commands_of, store_of
+from retrysafe.cli.options import add_option, add_verb
 from retrysafe.cli.plan import size_of
 from retrysafe.cli.rendering import as_json, lines, render_size, say, table
 from retrysafe.errors import RetrysafeError
@@ -36,32 +37,22 @@ _HEAD = ("profile", "claims", "per second", *(f"{name} ms" for name in (*_SHARES
 
 def add_to(verbs: Any) -> None:
     """Add the verb to the command line."""
-    parser = verbs.add_parser(
-        "bench",
-        help="measure the claims that a store gives this machine",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(verbs, "bench", "measure the claims that a store gives this machine", run, __doc__)
     add_store(parser)
-    parser.add_argument(
-        "--profile",
-        action="append",
+    add_option(
+        parser,
+        "--profile ...",
+        "only this profile; may be repeated (default: all three)",
         choices=[profile.value for profile in Profile],
-        help="only this profile; may be repeated (default: all three)",
     )
-    parser.add_argument("--clients", metavar="N", type=int, default=8, help="threads at the same time (default: 8)")
+    add_option(parser, "--clients N", "threads at the same time", 8)
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--seconds", metavar="S", type=float, default=5.0, help="how long each profile lasts (5)")
-    length.add_argument("--claims", metavar="N", type=int, help="instead: how many claims each profile makes")
-    parser.add_argument(
-        "--result", metavar="SIZE", default="500B", help="each stored result, as in 2kB (default: 500B)"
+    add_option(length, "--seconds S", "how long each profile lasts", 5.0)
+    add_option(length, "--claims N", "instead: how many claims each profile makes")
+    add_option(parser, "--result SIZE", "each stored result, as in 2kB", "500B")
+    add_option(
+        parser, "--forget BOUNDARY", f"measure nothing: forget what a run has left behind under its boundary, {PREFIX}…"
     )
-    parser.add_argument(
-        "--forget",
-        metavar="BOUNDARY",
-        help=f"measure nothing: forget what a run has left behind under its boundary, {PREFIX}…",
-    )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -10,9 +10,11 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from retrysafe.cli.options import add_option
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers import registry
-from retrysafe.messaging.brokers.spec import BrokerSpec, Option
+from retrysafe.messaging.brokers.options import Option
+from retrysafe.messaging.brokers.spec import BrokerSpec
 from retrysafe.observability.json_logs import JsonFormatter
 
 R = TypeVar("R")
@@ -24,7 +26,7 @@ Side = Callable[[BrokerSpec], tuple[Option, ...]]
 def add_broker(parser: argparse.ArgumentParser, side: Side) -> None:
     """Add --broker, and the options of one side of all brokers, each with the brokers that have it."""
     schemes = " or ".join(f"{spec.schemes[0]}://… ({spec.title})" for spec in registry.specs())
-    parser.add_argument("--broker", metavar="URL", help=f"the broker: {schemes} (default: ${BROKER})")
+    add_option(parser, "--broker URL", f"the broker: {schemes} (default: ${BROKER})")
     for option, titles in _options(side).items():
         parser.add_argument(
             _flag(option),
@@ -32,7 +34,6 @@ def add_broker(parser: argparse.ArgumentParser, side: Side) -> None:
             help=f"{', '.join(titles)}: {option.help}",
             type=option.type,
             choices=option.choices,
-            default=option.default,
         )
 
 
@@ -46,10 +47,10 @@ def choose(options: argparse.Namespace, side: Side, instead: str = "") -> tuple[
         raise ConfigurationError(f"--broker is missing: give the broker's URL, or set {BROKER}{instead}.")
     spec = registry.spec_of(url)
     for option, titles in _options(side).items():
-        if option not in side(spec) and getattr(options, option.name) != option.default:
+        if option not in side(spec) and getattr(options, option.name) is not None:
             raise ConfigurationError(f"{_flag(option)} is for {_join(titles)}; --broker is {spec.title}.")
     given = {option: value for option in side(spec) if (value := getattr(options, option.name)) is not None}
-    return url, spec, {option.argument or option.name: option.convert(value) for option, value in given.items()}
+    return url, spec, {option.argument: option.convert(value) for option, value in given.items()}
 
 
 def make_for(side: Side, make: Callable[[], R]) -> R:
@@ -58,7 +59,7 @@ def make_for(side: Side, make: Callable[[], R]) -> R:
         return make()
     except ConfigurationError as error:
         flags = {"topics": "--topic", "group": "--group", "url": "--broker"}
-        flags |= {option.argument or option.name: _flag(option) for option in _options(side)}
+        flags |= {option.argument: _flag(option) for option in _options(side)}
         detail = re.sub(r"\b([a-z_]+)=(?![\w'\"(])", lambda found: flags.get(found[1], found[0]), error.detail or "")
         raise ConfigurationError(detail) from error
 

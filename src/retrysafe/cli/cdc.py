@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 
-from retrysafe.cli.opening import add_store_verb, add_verbs, store_of
+from retrysafe.cli.opening import add_store_verb, store_of
+from retrysafe.cli.options import add_option, add_verbs
 from retrysafe.cli.rendering import as_json
 from retrysafe.messaging.cdc.slot import SLOT, Slot
 
@@ -28,8 +29,8 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         ("drop", "remove the slot and the publication, after the last relay with --cdc", run_drop),
     ):
         one = add_store_verb(below, name, text, run)
-        one.add_argument("--slot", metavar="NAME", default=SLOT, help=f"the slot ({SLOT})")
-        one.add_argument("--publication", metavar="NAME", default=SLOT, help=f"the publication ({SLOT})")
+        add_option(one, "--slot NAME", "the slot", SLOT)
+        add_option(one, "--publication NAME", "the publication", SLOT)
 
 
 def _slot(options: argparse.Namespace) -> Slot:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retrysafe.cli.opening import add_verbs
+from retrysafe.cli.options import add_option, add_verb, add_verbs
 from retrysafe.conformance.capabilities import MODES, Capabilities
 from retrysafe.conformance.profiles import PROFILES
 from retrysafe.errors import ConfigurationError, RetrysafeError
@@ -39,72 +39,59 @@ def add_to(verbs: Any) -> None:
 
 
 def _add_http(verbs: Any) -> None:
-    parser = verbs.add_parser(
-        "http", help="check an HTTP server", description="Check an HTTP server, rule by rule, over real connections."
+    parser = add_verb(
+        verbs, "http", "check an HTTP server", run_http, "Check an HTTP server, rule by rule, over real connections."
     )
-    parser.add_argument("url", metavar="URL", help="where the server offers the fixture: http://HOST:PORT/PREFIX")
-    parser.add_argument("--mode", choices=MODES, metavar="MODE", help="leased or transactional (default: the server's)")
-    parser.add_argument("--profile", choices=PROFILES, metavar="NAME", help=f"the terms of {', '.join(PROFILES)}")
-    parser.add_argument(
-        "--capabilities",
-        metavar="FILE",
-        type=Path,
-        help="what the server supports, as JSON (default: its GET /fixture)",
+    add_option(parser, "url URL", "where the server offers the fixture: http://HOST:PORT/PREFIX")
+    add_option(parser, "--mode MODE", "leased or transactional (default: the server's)", choices=MODES)
+    add_option(parser, "--profile NAME", f"the terms of {', '.join(PROFILES)}", choices=PROFILES)
+    add_option(
+        parser, "--capabilities FILE", "what the server supports, as JSON (default: its GET /fixture)", type=Path
     )
     _add_common(parser, "K1,K2,R8", 10.0)
-    parser.set_defaults(run=run_http)
 
 
 def _add_client(verbs: Any) -> None:
-    parser = verbs.add_parser(
+    parser = add_verb(
+        verbs,
         "client",
-        help="check how an HTTP client retries",
-        description="Run a command against a server that settles and hangs up, delays, refuses and lies.",
+        "check how an HTTP client retries",
+        run_client,
+        "Run a command against a server that settles and hangs up, delays, refuses and lies.",
     )
-    parser.add_argument("--header", metavar="NAME", default=HEADER, help=f"where its key is (default: {HEADER})")
+    add_option(parser, "--header NAME", f"where its key is (default: {HEADER})", HEADER)
     _add_common(parser, "lost,reused", 60.0)
-    parser.add_argument("command", nargs="+", metavar="COMMAND", help="after --, the client and its arguments")
-    parser.set_defaults(run=run_client)
+    add_option(parser, "command COMMAND", "after --, the client and its arguments", nargs="+")
 
 
 def _add_common(parser: argparse.ArgumentParser, rules: str, timeout: float) -> None:
-    parser.add_argument("--only", metavar="IDS", help=f"only these rules: {rules} (default: all)")
-    parser.add_argument(
-        "--format", choices=_FORMATS, default="markdown", metavar="FORMAT", help="markdown (default), json or junit"
-    )
-    parser.add_argument(
-        "--output", metavar="FILE", type=Path, help="write the report to FILE (default: standard output)"
-    )
-    parser.add_argument(
-        "--timeout",
-        metavar="SECONDS",
-        type=float,
-        default=timeout,
-        help=f"how long one step may take (default: {timeout:g})",
-    )
+    add_option(parser, "--only IDS", f"only these rules: {rules} (default: all)")
+    add_option(parser, "--format FORMAT", "markdown (default), json or junit", "markdown", choices=_FORMATS)
+    add_option(parser, "--output FILE", "write the report to FILE (default: standard output)", type=Path)
+    add_option(parser, "--timeout SECONDS", f"how long one step may take (default: {timeout:g})", timeout, type=float)
 
 
 def run_http(options: argparse.Namespace) -> int:
     """Check a server."""
     from retrysafe.conformance.running import run
 
-    only = _checked(options)
+    only = _parse_rules(options)
     able = None if options.capabilities is None else _capabilities(options.capabilities)
     profile = None if options.profile is None else PROFILES[options.profile]
     report = run(options.url, able, mode=options.mode, profile=profile, only=only, timeout=options.timeout)
-    return _told(report, options)
+    return _print_report(report, options)
 
 
 def run_client(options: argparse.Namespace) -> int:
     """Check a client."""
     from retrysafe.conformance import clients
 
-    only = _checked(options)
+    only = _parse_rules(options)
     report = clients.run_client(options.command, header=options.header, only=only, timeout=options.timeout)
-    return _told(report, options)
+    return _print_report(report, options)
 
 
-def _checked(options: argparse.Namespace) -> list[str]:
+def _parse_rules(options: argparse.Namespace) -> list[str]:
     """The rules that are asked for, when the other options can be kept."""
     if options.timeout <= 0:
         raise ConfigurationError(f"--timeout {options.timeout:g}: give a number of seconds above 0")
@@ -113,7 +100,7 @@ def _checked(options: argparse.Namespace) -> list[str]:
     return [part.strip() for part in (options.only or "").split(",") if part.strip()]
 
 
-def _told(report: Report, options: argparse.Namespace) -> int:
+def _print_report(report: Report, options: argparse.Namespace) -> int:
     from retrysafe.conformance.report import FORMATS
 
     text = FORMATS[options.format](report)
@@ -126,14 +113,15 @@ def _told(report: Report, options: argparse.Namespace) -> int:
 
 
 def _add_store(verbs: Any) -> None:
-    parser = verbs.add_parser(
+    parser = add_verb(
+        verbs,
         "store",
-        help="check a store",
-        description="Put every case of the suite of stores to a store, by its sync and its async client. Give it a "
+        "check a store",
+        run_store,
+        "Put every case of the suite of stores to a store, by its sync and its async client. Give it a "
         "database of its own, which `retrysafe migrate` has made ready: the suite leaves records, and sweeps.",
     )
-    parser.add_argument("url", metavar="URL", help="the store, as store= takes it")
-    parser.set_defaults(run=run_store)
+    add_option(parser, "url URL", "the store, as store= takes it")
 
 
 def run_store(options: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 from retrysafe.admin.audit import AuditFile
 from retrysafe.claims.encryption import Keyring
 from retrysafe.cli.opening import AUDIT, SECRET, add_store_option, load_object, secret_of, store_of
+from retrysafe.cli.options import add_option, add_verb
 from retrysafe.errors import ConfigurationError
 
 _NEEDED = ("jinja2", "starlette", "uvicorn")
@@ -25,39 +26,19 @@ _RIGHTS = "resolve, expire, redrive, pause, reveal"
 
 def add_to(verbs: Any) -> None:
     """Add the verb to the command line."""
-    parser = verbs.add_parser(
-        "console",
-        help="see and operate a store in a browser",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(verbs, "console", "see and operate a store in a browser", run, __doc__)
     add_store_option(parser)
-    parser.add_argument("--host", metavar="HOST", default="127.0.0.1", help="where to serve (default: 127.0.0.1)")
-    parser.add_argument("--port", metavar="N", type=int, default=8765, help="the port (default: 8765; 0: any)")
-    parser.add_argument(
-        "--allow", metavar="RIGHT", action="append", default=[], help=f"a right beside reading: {_RIGHTS}; repeatable"
-    )
-    parser.add_argument(
-        "--access", metavar="MODULE:NAME", help="your function from a request to a Principal, or None to refuse it"
-    )
-    parser.add_argument(
-        "--name", metavar="HOST", action="append", default=[], help="a name that browsers may use for it; repeatable"
-    )
-    parser.add_argument("--boundary", metavar="MODULE:NAME", action="append", default=[], help="a boundary to describe")
-    parser.add_argument(
-        "--broker", metavar="URL", action="append", default=[], help="a broker for the doctor's page; repeatable"
-    )
-    parser.add_argument(
-        "--topic", metavar="NAME", action="append", default=[], help="a topic or queue to look at there"
-    )
-    parser.add_argument("--audit", metavar="FILE", help=f"append the audit to FILE (default: ${AUDIT}, else the log)")
-    parser.add_argument(
-        "--secret-env", metavar="NAME", help=f"the environment variable with the boundaries' secret (default: {SECRET})"
-    )
-    parser.add_argument(
-        "--encryption-keys-env", metavar="NAME", help="the environment variable with the boundaries' encryption keys"
-    )
-    parser.set_defaults(run=run)
+    add_option(parser, "--host HOST", "where to serve", "127.0.0.1")
+    add_option(parser, "--port N", "the port (default: 8765; 0: any)", 8765)
+    add_option(parser, "--allow RIGHT...", f"a right beside reading: {_RIGHTS}; repeatable")
+    add_option(parser, "--access MODULE:NAME", "your function from a request to a Principal, or None to refuse it")
+    add_option(parser, "--name HOST...", "a name that browsers may use for it; repeatable")
+    add_option(parser, "--boundary MODULE:NAME...", "a boundary to describe")
+    add_option(parser, "--broker URL...", "a broker for the doctor's page; repeatable")
+    add_option(parser, "--topic NAME...", "a topic or queue to look at there")
+    add_option(parser, "--audit FILE", f"append the audit to FILE (default: ${AUDIT}, else the log)")
+    add_option(parser, "--secret-env NAME", f"the environment variable with the boundaries' secret (default: {SECRET})")
+    add_option(parser, "--encryption-keys-env NAME", "the environment variable with the boundaries' encryption keys")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -11,7 +11,8 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from retrysafe.admin.rendering import duration, instant
-from retrysafe.cli.opening import add_reason, add_store_verb, store_of
+from retrysafe.cli.opening import add_reason, add_store_verb, ask, store_of
+from retrysafe.cli.options import add_option, add_verbs
 from retrysafe.cli.rendering import as_json, lines, say, table
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.messages import DeadLetter, DeadLetterFilter
@@ -46,43 +47,38 @@ class Side(NamedTuple):
 
 def add_to(below: Any, side: Side) -> None:
     """Add the verb ``dead`` and the verbs below it."""
-    dead = below.add_parser(
-        "dead", help="list, show and redrive dead letters", description="List, show and redrive dead letters."
-    )
-    verbs = dead.add_subparsers(title="verbs", metavar="VERB", required=True)
+    verbs = add_verbs(below, "dead", "list, show and redrive dead letters", "List, show and redrive dead letters.")
     listing = add_store_verb(verbs, "list", side.listing, partial(run_list, side))
     _add_selection(listing, side)
-    listing.add_argument("--groups", action="store_true", help="counts by topic, type and kind of error")
-    listing.add_argument("--limit", metavar="N", type=int, default=100, help="how many at most (default: 100; 0: all)")
+    add_option(listing, "--groups", "counts by topic, type and kind of error")
+    add_option(listing, "--limit N", "how many at most (default: 100; 0: all)", 100)
     showing = add_store_verb(verbs, "show", "show one dead letter", partial(run_show, side))
     _add_consumer(showing, side)
-    showing.add_argument("id", metavar="ID", help="the message's id")
-    showing.add_argument("--payload", action="store_true", help="show its payload, which may be confidential")
+    add_option(showing, "id ID", "the message's id")
+    add_option(showing, "--payload", "show its payload, which may be confidential")
     redriving = add_store_verb(verbs, "redrive", side.redriving, partial(run_redrive, side))
     _add_selection(redriving, side)
-    redriving.add_argument("--all", action="store_true", help="all of them")
-    redriving.add_argument("--limit", metavar="N", type=int, help="how many at most")
-    redriving.add_argument(
-        "--dry-run", action="store_true", help="only print how many are chosen, by topic, type and error"
-    )
-    redriving.add_argument("--yes", action="store_true", help="do not ask (needed where there is no terminal)")
+    add_option(redriving, "--all", "all of them")
+    add_option(redriving, "--limit N", "how many at most")
+    add_option(redriving, "--dry-run", "only print how many are chosen, by topic, type and error")
+    add_option(redriving, "--yes", "do not ask (needed where there is no terminal)")
     add_reason(redriving, "why, for the log")
-    redriving.add_argument("--actor", metavar="NAME", help="the name of the operator in the log (default: user@host)")
+    add_option(redriving, "--actor NAME", "the name of the operator in the log (default: user@host)")
 
 
 def _add_selection(parser: argparse.ArgumentParser, side: Side) -> None:
-    parser.add_argument("--id", metavar="ID", action="append", default=[], help="the message's id; may be repeated")
-    parser.add_argument("--topic", metavar="NAME", help="only of this topic")
-    parser.add_argument("--key", metavar="TEXT", help="only of this key")
-    parser.add_argument("--type", metavar="NAME", help="only of this type")
-    parser.add_argument("--except-type", metavar="NAME", help="only of other types than this one")
-    parser.add_argument("--error", metavar="TEXT", help="only those whose last error contains this text")
+    add_option(parser, "--id ID...", "the message's id; may be repeated")
+    add_option(parser, "--topic NAME", "only of this topic")
+    add_option(parser, "--key TEXT", "only of this key")
+    add_option(parser, "--type NAME", "only of this type")
+    add_option(parser, "--except-type NAME", "only of other types than this one")
+    add_option(parser, "--error TEXT", "only those whose last error contains this text")
     _add_consumer(parser, side)
 
 
 def _add_consumer(parser: argparse.ArgumentParser, side: Side) -> None:
     if side.has_consumers:
-        parser.add_argument("--consumer", metavar="NAME", help="only of this consumer")
+        add_option(parser, "--consumer NAME", "only of this consumer")
 
 
 def _filter(options: argparse.Namespace, side: Side) -> DeadLetterFilter:
@@ -202,9 +198,4 @@ def confirm(groups: Mapping[tuple[str, str, str], int], options: argparse.Namesp
     if options.dry_run or not total:
         print(as_json({"chosen": total, "redriven": 0}) if options.json else f"{total} chosen, nothing changed")
         return False
-    if options.yes:
-        return True
-    if not sys.stdin.isatty():
-        raise ConfigurationError(f"{total} messages would be redriven. Nothing was changed. Confirm with --yes.")
-    print(f"Redrive {total} messages? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return ask(f"{total} messages would be redriven.", "Redrive them?", options)

@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from retrysafe.cli.options import add_option, add_verb
 from retrysafe.errors import ConfigurationError
 
 PACKAGE = "retrysafe_demo"
@@ -26,51 +27,20 @@ DEFAULT_ORDERS = 120
 
 def add_to(verbs: Any) -> None:
     """Add the verb to the command line."""
-    parser = verbs.add_parser(
-        "demo",
-        help="see what retries do to payments, with and without retrysafe",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_verb(verbs, "demo", "see what retries do to payments, with and without retrysafe", run, __doc__)
+    add_option(parser, "--seed N", "run the schedule of an earlier demo again (default: a new one)")
+    add_option(parser, "--payments N", f"how many payments (default: {DEFAULT_PAYMENTS}, or all of FILE)")
+    add_option(parser, "--input FILE", "your payments: a CSV file with the columns id, account, amount, currency")
+    add_option(parser, "--bank-without-keys", "a bank without idempotency keys: payments in doubt end as 'uncertain'")
+    add_option(
+        parser, "--functions", "workers that take payments from a queue and call a guarded function, instead of an API"
     )
-    parser.add_argument(
-        "--seed", metavar="N", type=int, help="run the schedule of an earlier demo again (default: a new one)"
-    )
-    parser.add_argument(
-        "--payments",
-        metavar="N",
-        type=int,
-        help=f"how many payments (default: {DEFAULT_PAYMENTS}, or all of FILE)",
-    )
-    parser.add_argument(
-        "--input",
-        metavar="FILE",
-        help="your payments: a CSV file with the columns id, account, amount, currency",
-    )
-    parser.add_argument(
-        "--bank-without-keys",
-        action="store_true",
-        help="a bank without idempotency keys: payments in doubt end as 'uncertain'",
-    )
-    parser.add_argument(
-        "--functions",
-        action="store_true",
-        help="workers that take payments from a queue and call a guarded function, instead of an API",
-    )
-    parser.add_argument(
-        "--pipeline",
-        action="store_true",
-        help="also send orders through outbox, relays, a broker (a SQLite file) and inboxes",
-    )
-    parser.add_argument(
-        "--orders", metavar="N", type=int, help=f"how many, with --pipeline (default: {DEFAULT_ORDERS})"
-    )
-    parser.add_argument("--store", metavar="URL", help="where retrysafe keeps its records (default: a new SQLite file)")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the audit to FILE")
-    parser.add_argument(
-        "--keep", metavar="DIR", type=Path, help="keep the bank's ledgers, the records and the logs in DIR"
-    )
-    parser.add_argument("--plain", action="store_true", help="print plain lines even on a terminal")
-    parser.set_defaults(run=run)
+    add_option(parser, "--pipeline", "also send orders through outbox, relays, a broker (a SQLite file) and inboxes")
+    add_option(parser, "--orders N", f"how many, with --pipeline (default: {DEFAULT_ORDERS})")
+    add_option(parser, "--store URL", "where retrysafe keeps its records (default: a new SQLite file)")
+    add_option(parser, "--json FILE", "also write the audit to FILE", type=Path)
+    add_option(parser, "--keep DIR", "keep the bank's ledgers, the records and the logs in DIR", type=Path)
+    add_option(parser, "--plain", "print plain lines even on a terminal")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -20,6 +20,7 @@ from retrysafe.boundary import Boundary
 from retrysafe.claims import key_spaces
 from retrysafe.cli import application
 from retrysafe.cli.opening import import_module
+from retrysafe.cli.options import add_option, add_verb
 from retrysafe.cli.rendering import as_json, lines, say, table
 from retrysafe.entrypoint import EntryPoint
 from retrysafe.errors import ConfigurationError
@@ -27,19 +28,11 @@ from retrysafe.errors import ConfigurationError
 
 def add_to(verbs: Any) -> None:
     """Add the verb to the command line."""
-    parser = verbs.add_parser(
-        "describe",
-        help="what your boundaries promise",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "target", metavar="MODULE[:BOUNDARY]", help="a module, or one boundary in it: shop.payments:charges"
-    )
-    parser.add_argument("--lock", metavar="FILE", help="write what keys depend on to FILE, for --check")
-    parser.add_argument("--check", action="store_true", help="compare with the FILE of --lock; exit 1 for a change")
-    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
-    parser.set_defaults(run=run)
+    parser = add_verb(verbs, "describe", "what your boundaries promise", run, __doc__)
+    add_option(parser, "target MODULE[:BOUNDARY]", "a module, or one boundary in it: shop.payments:charges")
+    add_option(parser, "--lock FILE", "write what keys depend on to FILE, for --check")
+    add_option(parser, "--check", "compare with the FILE of --lock; exit 1 for a change")
+    add_option(parser, "--json", "print JSON, one object per line")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -15,12 +15,13 @@ from types import ModuleType
 from typing import Any
 
 from retrysafe.admin import lock
+from retrysafe.admin.describe import four_answers
 from retrysafe.backends.commands import STORE
 from retrysafe.cli import application
 from retrysafe.cli.opening import PROJECT, import_module, load_object
-from retrysafe.cli.rendering import as_json, say
+from retrysafe.cli.rendering import as_json, lines, say
 from retrysafe.doctor import registry
-from retrysafe.doctor.diagnosing import diagnose
+from retrysafe.doctor.diagnosing import diagnose, living_entries
 from retrysafe.doctor.diagnosis import Diagnosis
 from retrysafe.doctor.stores import name_of, repair
 from retrysafe.doctor.waivers import Waiver, read_waivers
@@ -82,6 +83,7 @@ def run(options: argparse.Namespace) -> int:
         say(as_json(one.as_json()) for one in found)
     else:
         say(_as_text(found))
+        say(_answers() if options.app or options.settings or _project_store(options) else ())
     severities = tuple(Severity)
     worst = severities.index(Severity(options.fail_on))
     return int(any(one.waived is None and severities.index(one.severity) <= worst for one in found))
@@ -164,6 +166,13 @@ def _repair_all(found: list[Diagnosis], stores: list[Any], within: float) -> Ite
             yield f"not fixed  {one.id}: {getattr(error, 'detail', None) or type(error).__name__}"
         else:
             yield f"fixed  {one.id}: {'; '.join(one.repair)}"
+
+
+def _answers() -> Iterator[str]:
+    """The answers of each boundary to the four questions."""
+    for one in sorted(living_entries(), key=lambda entry: entry.name):
+        yield ""
+        yield from lines(four_answers(one.settings))
 
 
 def _as_text(found: list[Diagnosis]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from typing import Any
 from retrysafe.backends.commands import STORE
 from retrysafe.boundary import Boundary
 from retrysafe.cli.opening import SECRET, add_store_option, store_of
+from retrysafe.cli.options import add_option, add_verb
 from retrysafe.cli.rendering import say
 from retrysafe.errors import ConfigurationError
 
@@ -24,52 +25,45 @@ _NEEDED = ("aiohttp", "httptools", "jwt", "prometheus_client", "uvicorn")
 
 def add_to(verbs: Any) -> None:
     """Add the verb to the command line."""
-    parser = verbs.add_parser(
-        "gateway",
-        help="guard an HTTP service in any language",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--upstream", metavar="URL", help="the service: http://HOST:PORT")
-    parser.add_argument("--store", metavar="URL", help=f"the store, as in Boundary(store=…) (default: ${STORE})")
-    parser.add_argument("--config", metavar="FILE", type=Path, help="routes and all other settings, as TOML")
-    parser.add_argument("--listen", metavar="HOST:PORT", help="where to serve (default: 127.0.0.1:8080)")
-    parser.add_argument("--admin", metavar="HOST:PORT", help="where health and metrics are (default: under /-/)")
-    parser.add_argument("--principal", metavar="shared", help="all clients are one; else [principal] of --config")
-    parser.add_argument("--workers", metavar="N", type=int, help="number of processes (default: 1)")
-    parser.add_argument("--openapi", metavar="FILE", help="routes from the service's OpenAPI document, or /PATH on it")
-    parser.add_argument("--check", action="store_true", help="print settings and guarantees, and exit")
-    parser.set_defaults(run=run)
+    parser = add_verb(verbs, "gateway", "guard an HTTP service in any language", run, __doc__)
+    add_option(parser, "--upstream URL", "the service: http://HOST:PORT")
+    add_option(parser, "--store URL", f"the store, as in Boundary(store=…) (default: ${STORE})")
+    add_option(parser, "--config FILE", "routes and all other settings, as TOML", type=Path)
+    add_option(parser, "--listen HOST:PORT", "where to serve (default: 127.0.0.1:8080)")
+    add_option(parser, "--admin HOST:PORT", "where health and metrics are (default: under /-/)")
+    add_option(parser, "--principal shared", "all clients are one; else [principal] of --config")
+    add_option(parser, "--workers N", "number of processes (default: 1)")
+    add_option(parser, "--openapi FILE", "routes from the service's OpenAPI document, or /PATH on it")
+    add_option(parser, "--check", "print settings and guarantees, and exit")
     _add_mcp(parser.add_subparsers(title="verbs", metavar="VERB"))
 
 
 def _add_mcp(verbs: Any) -> None:
-    parser = verbs.add_parser(
+    parser = add_verb(
+        verbs,
         "mcp",
-        help="guard tools of an MCP server over stdio",
-        description="Run an MCP server over stdio, and do each call of the tools that are named once.",
+        "guard tools of an MCP server over stdio",
+        run_mcp,
+        "Run an MCP server over stdio, and do each call of the tools that are named once.",
     )
     add_store_option(parser)
-    parser.add_argument("--name", metavar="NAME", required=True, help="the server's name, part of every key's identity")
-    parser.add_argument(
-        "--guard",
-        metavar="TOOL=ARGUMENT",
-        action="append",
+    add_option(parser, "--name NAME", "the server's name, part of every key's identity", required=True)
+    add_option(
+        parser,
+        "--guard TOOL=ARGUMENT...",
+        "a tool, and the argument that names the intent; TOOL alone: only _meta has the key; may be repeated",
         required=True,
-        help="a tool, and the argument that names the intent; TOOL alone: only _meta has the key; may be repeated",
     )
-    parser.add_argument(
-        "--principal", metavar="NAME", required=True, help="the user whose calls these are; shared: all users are one"
-    )
-    parser.add_argument(
+    add_option(parser, "--principal NAME", "the user whose calls these are; shared: all users are one", required=True)
+    add_option(
+        parser,
         "--effects",
+        "external (default): never call again after a doubt; keyed: the server knows the key in _meta",
+        "external",
         choices=("external", "keyed"),
-        default="external",
-        help="external (default): never call again after a doubt; keyed: the server knows the key in _meta",
     )
-    parser.add_argument("--window", metavar="TIME", default="24h", help="how long results are kept (default: 24h)")
-    parser.add_argument("command", metavar="COMMAND", nargs="+", help="behind --, the server and its arguments")
-    parser.set_defaults(run=run_mcp)
+    add_option(parser, "--window TIME", "how long results are kept", "24h")
+    add_option(parser, "command COMMAND", "behind --, the server and its arguments", nargs="+")
 
 
 def run_mcp(options: argparse.Namespace) -> int:

@@ -19,7 +19,8 @@ from retrysafe.admin.operator import user
 from retrysafe.admin.rendering import duration
 from retrysafe.cli import dead_letters
 from retrysafe.cli.brokers import add_broker, choose, log_to_stderr, make_for
-from retrysafe.cli.opening import add_reason, add_store_verb, add_verb, add_verbs, load_object, store_of
+from retrysafe.cli.opening import add_reason, add_store_verb, load_object, store_of
+from retrysafe.cli.options import add_option, add_verb, add_verbs
 from retrysafe.cli.rendering import as_json, say, table
 from retrysafe.cli.stopping import add_stop_within, end_by_signals, stop_within
 from retrysafe.cli.worker import add_metrics, serve_health
@@ -52,40 +53,33 @@ def add_to(verbs: Any) -> None:
     forget = add_store_verb(
         below, "forget", "remove attempt counts and sequences that were not updated for long", run_forget
     )
-    forget.add_argument(
-        "--older-than",
-        metavar="TIME",
-        required=True,
-        help="age of what is removed; at least the longest window of a boundary",
+    add_option(
+        forget, "--older-than TIME", "age of what is removed; at least the longest window of a boundary", required=True
     )
     skip = add_verb(below, "skip", "let a strict consumer continue after a sequence that it cannot apply", run_skip)
-    skip.add_argument("inbox", metavar="MODULE:NAME", help="your Inbox")
-    skip.add_argument("--consumer", metavar="NAME", required=True, help="the consumer")
-    skip.add_argument("--entity", metavar="TEXT", required=True, help="the entity of the sequence: usually the key")
-    skip.add_argument("--to", metavar="N", type=int, required=True, help="the last sequence to skip")
+    add_option(skip, "inbox MODULE:NAME", "your Inbox")
+    add_option(skip, "--consumer NAME", "the consumer", required=True)
+    add_option(skip, "--entity TEXT", "the entity of the sequence: usually the key", required=True)
+    add_option(skip, "--to N", "the last sequence to skip", required=True)
     add_reason(skip, "why, for the log")
-    skip.add_argument("--actor", metavar="NAME", help="the name of the operator in the log (default: user@host)")
-    skip.add_argument("--json", action="store_true", help="print JSON, one object per line")
+    add_option(skip, "--actor NAME", "the name of the operator in the log (default: user@host)")
+    add_option(skip, "--json", "print JSON, one object per line")
     dead_letters.add_to(below, DEAD_LETTERS)
 
 
 def _add_run(below: Any) -> None:
     run = add_verb(below, "run", "handle the messages of a broker, until SIGTERM or SIGINT", run_consumer)
-    run.add_argument("handler", metavar="MODULE:NAME", help="your handler, of Inbox.handler or its twins for batches")
+    add_option(run, "handler MODULE:NAME", "your handler, of Inbox.handler or its twins for batches")
     add_broker(run, _SIDE)
-    run.add_argument("--topic", metavar="NAME", action="append", default=[], help="a topic; may be repeated")
-    run.add_argument("--group", metavar="NAME", default="", help="the service whose consumers share its messages")
-    run.add_argument("--lanes", metavar="N", type=int, help="messages, or batches, that are handled at the same time")
-    run.add_argument(
-        "--in-flight", metavar="N", type=int, default=1000, help="received messages in memory at most (default: 1000)"
-    )
-    run.add_argument(
-        "--redrive", metavar="TIME", default="5s", help="how often marked dead letters are looked for (default: 5s)"
-    )
+    add_option(run, "--topic NAME...", "a topic; may be repeated")
+    add_option(run, "--group NAME", "the service whose consumers share its messages", "")
+    add_option(run, "--lanes N", "messages, or batches, that are handled at the same time")
+    add_option(run, "--in-flight N", "received messages in memory at most", 1000)
+    add_option(run, "--redrive TIME", "how often marked dead letters are looked for", "5s")
     add_stop_within(run)
     add_metrics(run)
-    run.add_argument("--once", metavar="TIME", help="exit when no message has come for so long, and say what was done")
-    run.add_argument("--json", action="store_true", help="log and print JSON, one object per line")
+    add_option(run, "--once TIME", "exit when no message has come for so long, and say what was done")
+    add_option(run, "--json", "log and print JSON, one object per line")
 
 
 def run_consumer(options: argparse.Namespace) -> int:

@@ -29,12 +29,13 @@ from retrysafe.cli.opening import (
     AuditLog,
     add_audit,
     add_store,
-    add_verbs,
+    ask,
     commands_of,
     keyring_of,
     open_operator,
     secret_of,
 )
+from retrysafe.cli.options import add_option, add_verb, add_verbs
 from retrysafe.cli.rendering import as_json, lines, plain, row, say, table
 from retrysafe.errors import ConfigurationError, ResultUnreadable
 from retrysafe.protocol import fingerprint, keys
@@ -58,141 +59,136 @@ def add_to(verbs: Any) -> None:
 
 
 def _add_list(verbs: Any) -> None:
-    parser = verbs.add_parser("list", help="list keys", description="List keys, without their results.")
+    parser = add_verb(verbs, "list", "list keys", run_list, "List keys, without their results.")
     add_store(parser)
     add_filter(parser)
-    parser.add_argument(
-        "--state",
-        metavar="NAME",
-        action="append",
-        choices=STATES,
-        help="only keys in this state: running, lapsed (the next attempt takes over), unknown (also where an attempt "
+    add_option(
+        parser,
+        "--state NAME...",
+        "only keys in this state: running, lapsed (the next attempt takes over), unknown (also where an attempt "
         "died in doubt), completed, failed, released, expired or forgotten; may be repeated",
+        choices=STATES,
     )
-    parser.add_argument("--hash", metavar="HEX", help="only keys whose hash begins with these digits (as in the log)")
+    add_option(parser, "--hash HEX", "only keys whose hash begins with these digits (as in the log)")
     _add_times(parser)
-    parser.add_argument("--count", action="store_true", help=f"only count them, among {MOST_COUNTED} keys at most")
-    parser.add_argument("--limit", metavar="N", type=int, default=100, help="how many at most (default: 100; 0: all)")
-    parser.set_defaults(run=run_list)
+    add_option(parser, "--count", f"only count them, among {MOST_COUNTED} keys at most")
+    add_option(parser, "--limit N", "how many at most (default: 100; 0: all)", 100)
 
 
 def _add_show(verbs: Any) -> None:
-    parser = verbs.add_parser(
+    parser = add_verb(
+        verbs,
         "show",
-        help="show one key",
-        description="Show one key: its state, what a retry gets now, and what you can do. Exit code 1 also means "
+        "show one key",
+        run_show,
+        "Show one key: its state, what a retry gets now, and what you can do. Exit code 1 also means "
         "that --payload differs.",
     )
     add_naming(parser)
-    parser.add_argument("--result", action="store_true", help="show the stored result, which may be confidential")
-    parser.add_argument(
-        "--payload",
-        metavar="FILE",
-        help="compare with this payload (JSON, - for standard input), and name the parts that differ",
+    add_option(parser, "--result", "show the stored result, which may be confidential")
+    add_option(
+        parser,
+        "--payload FILE",
+        "compare with this payload (JSON, - for standard input), and name the parts that differ",
     )
-    parser.set_defaults(run=run_show)
 
 
 def _add_resolve(verbs: Any) -> None:
-    parser = verbs.add_parser(
+    parser = add_verb(
+        verbs,
         "resolve",
-        help="settle a key whose outcome is unknown, or all of them that a filter selects",
-        description="Settle a key whose outcome is unknown, after you found out where its effect would be visible. "
+        "settle a key whose outcome is unknown, or all of them that a filter selects",
+        run_resolve,
+        "Settle a key whose outcome is unknown, after you found out where its effect would be visible. "
         "With --all, settle every unknown key that the filter selects: asks first.",
     )
     named = add_naming(parser)
-    named.add_argument("--all", action="store_true", help="every unknown key that the filter selects")
+    add_option(named, "--all", "every unknown key that the filter selects")
     _add_times(parser)
-    parser.add_argument("--dry-run", action="store_true", help="with --all: only print how many, and the first of them")
-    parser.add_argument(
-        "--yes", action="store_true", help="with --all, or to release: do not ask (needed where there is no terminal)"
-    )
-    parser.add_argument(
-        "--as",
+    add_option(parser, "--dry-run", "with --all: only print how many, and the first of them")
+    add_option(parser, "--yes", "with --all, or to release: do not ask (needed where there is no terminal)")
+    add_option(
+        parser,
+        "--as OUTCOME",
+        "the outcome: completed, failed (it will never happen) or released (it did not happen: run it again)",
         dest="outcome",
-        metavar="OUTCOME",
         choices=get_args(Outcome),
         required=True,
-        help="the outcome: completed, failed (it will never happen) or released (it did not happen: run it again)",
     )
-    parser.add_argument(
-        "--result",
-        metavar="JSON",
-        help="completed: what retries get, as the operation returns it (null for nothing); failed: the message",
+    add_option(
+        parser,
+        "--result JSON",
+        "completed: what retries get, as the operation returns it (null for nothing); failed: the message",
     )
     response = parser.add_argument_group("the response to an HTTP request", "what its retries get, completed or failed")
-    response.add_argument("--status", metavar="N", type=int, help="the status, such as 201")
-    response.add_argument("--header", metavar="LINE", action="append", help="a header, as 'Location: /orders/7'")
-    response.add_argument("--content-type", metavar="TYPE", help="the type of the body, such as application/json")
-    response.add_argument("--body", metavar="TEXT", help="the body")
-    response.add_argument("--body-file", metavar="FILE", help="a file with the body, - for standard input")
-    parser.add_argument(
-        "--encryption-keys-env",
-        metavar="NAME",
-        help="the environment variable with the boundary's encryption keys, if it has encryption=: "
+    add_option(response, "--status N", "the status, such as 201")
+    add_option(response, "--header LINE...", "a header, as 'Location: /orders/7'")
+    add_option(response, "--content-type TYPE", "the type of the body, such as application/json")
+    add_option(response, "--body TEXT", "the body")
+    add_option(response, "--body-file FILE", "a file with the body, - for standard input")
+    add_option(
+        parser,
+        "--encryption-keys-env NAME",
+        "the environment variable with the boundary's encryption keys, if it has encryption=: "
         "without them, retries could not read the result",
     )
     add_audit(parser)
-    parser.set_defaults(run=run_resolve)
 
 
 def _add_release(verbs: Any) -> None:
-    parser = verbs.add_parser(
+    parser = add_verb(
+        verbs,
         "release",
-        help="let the next attempt run a key whose outcome is unknown",
-        description="Let the next attempt run a key whose outcome is unknown: you know that its effect did not happen, "
+        "let the next attempt run a key whose outcome is unknown",
+        run_resolve,
+        "Let the next attempt run a key whose outcome is unknown: you know that its effect did not happen, "
         "and that the attempt has ended. Needs --reason, and asks first: if you are wrong, the effect happens twice.",
     )
     add_naming(parser)
-    parser.add_argument("--yes", action="store_true", help="do not ask (needed where there is no terminal)")
+    add_option(parser, "--yes", "do not ask (needed where there is no terminal)")
     add_audit(parser)
-    parser.set_defaults(run=run_resolve, outcome="released", result=None, status=None)
+    parser.set_defaults(outcome="released", result=None, status=None)
 
 
 def _add_expire(verbs: Any) -> None:
-    parser = verbs.add_parser(
+    parser = add_verb(
+        verbs,
         "expire",
-        help="end a key's window, so that its next use runs the work again",
-        description="End the window of a settled key: its next use runs the work again. Asks first.",
+        "end a key's window, so that its next use runs the work again",
+        run_expire,
+        "End the window of a settled key: its next use runs the work again. Asks first.",
     )
     add_naming(parser)
-    parser.add_argument(
-        "--forget",
-        action="store_true",
-        help="end its memory too, so that boundaries with on_expired='refuse' run it again as well",
+    add_option(
+        parser, "--forget", "end its memory too, so that boundaries with on_expired='refuse' run it again as well"
     )
-    parser.add_argument("--fast", metavar="URL", help="the fast store of layered(…), which forgets the key first")
-    parser.add_argument("--fast-name", metavar="NAME", help="the name of layered(…); goes with --fast")
-    parser.add_argument("--yes", action="store_true", help="do not ask (needed where there is no terminal)")
+    add_option(parser, "--fast URL", "the fast store of layered(…), which forgets the key first")
+    add_option(parser, "--fast-name NAME", "the name of layered(…); goes with --fast")
+    add_option(parser, "--yes", "do not ask (needed where there is no terminal)")
     add_audit(parser)
-    parser.set_defaults(run=run_expire)
 
 
 def add_filter(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--boundary", metavar="NAME", help="the boundary")
-    parser.add_argument("--operation", metavar="NAME", help="the operation")
-    parser.add_argument("--scope", metavar="TEXT", help="the scope; '' is the empty one")
+    add_option(parser, "--boundary NAME", "the boundary")
+    add_option(parser, "--operation NAME", "the operation")
+    add_option(parser, "--scope TEXT", "the scope; '' is the empty one")
 
 
 def _add_times(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--since", metavar="TIME", help="only keys last written at this time (UTC) or later")
-    parser.add_argument("--until", metavar="TIME", help="only keys last written at this time or before")
-    parser.add_argument(
-        "--older-than", metavar="DURATION", help="only keys last written at least this long ago: 30s, 5m, 1h, 7d"
-    )
+    add_option(parser, "--since TIME", "only keys last written at this time (UTC) or later")
+    add_option(parser, "--until TIME", "only keys last written at this time or before")
+    add_option(parser, "--older-than DURATION", "only keys last written at least this long ago: 30s, 5m, 1h, 7d")
 
 
 def add_naming(parser: argparse.ArgumentParser) -> Any:
     """Add the options that name one key; return the group of those that exclude each other."""
     add_store(parser)
     named = parser.add_mutually_exclusive_group(required=True)
-    named.add_argument("key", metavar="KEY", nargs="?", default=argparse.SUPPRESS, help="the key itself")
-    named.add_argument("--key", metavar="KEY", help="the key itself, if it begins with a hyphen: --key=-K")
-    named.add_argument("--hash", metavar="HEX", help="its hash, or the first digits of it (as in the log)")
+    add_option(named, "key KEY", "the key itself", argparse.SUPPRESS, nargs="?")
+    add_option(named, "--key KEY", "the key itself, if it begins with a hyphen: --key=-K")
+    add_option(named, "--hash HEX", "its hash, or the first digits of it (as in the log)")
     add_filter(parser)
-    parser.add_argument(
-        "--secret-env", metavar="NAME", help=f"the environment variable with the boundary's secret (default: {SECRET})"
-    )
+    add_option(parser, "--secret-env NAME", f"the environment variable with the boundary's secret (default: {SECRET})")
     return named
 
 
@@ -354,17 +350,7 @@ def _may_run_twice(warning: str, options: argparse.Namespace) -> bool:
     """Tell whether a release that could be wrong is meant; without a reason it is refused."""
     if not options.reason.strip():
         raise ConfigurationError(f"{warning} Nothing was changed. Say with --reason how you know that it did not.")
-    return _ask(warning, "Release it?", options)
-
-
-def _ask(warning: str, question: str, options: argparse.Namespace) -> bool:
-    """Ask for a confirmation that was not given beforehand."""
-    if options.yes:
-        return True
-    if not sys.stdin.isatty():
-        raise ConfigurationError(f"{warning} Nothing was changed. Confirm with --yes.")
-    print(plain(f"{warning} {question} [y/N] "), end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return ask(warning, "Release it?", options)
 
 
 def _all_confirmed(counted: Count, first: list[Record], options: argparse.Namespace) -> bool:
@@ -379,7 +365,7 @@ def _all_confirmed(counted: Count, first: list[Record], options: argparse.Namesp
     warning = f"{number} keys would be settled."
     if options.outcome == "released":
         return _may_run_twice(f"{warning} {RELEASING}", options)
-    return _ask(warning, f"Settle {number} keys as {options.outcome}?", options)
+    return ask(warning, f"Settle {number} keys as {options.outcome}?", options)
 
 
 def _answer(outcome: Outcome, given: str | None) -> Any:
@@ -403,7 +389,7 @@ def _response_of(options: argparse.Namespace) -> Response | None:
     """The response that the options give; None if they give none."""
     fields = ("header", "content_type", "body", "body_file")
     if options.status is None:
-        given = next((name for name in fields if getattr(options, name, None) is not None), None)
+        given = next((name for name in fields if getattr(options, name, None) not in (None, [])), None)
         if given is None:
             return None
         raise ConfigurationError(f"--{given.replace('_', '-')} belongs to a response: give its --status too.")
@@ -466,7 +452,7 @@ def _confirm(record: Record, options: argparse.Namespace) -> bool:
         f"{record.effective_state}. "
         "After expiry its next use runs the work again."
     )
-    return _ask(warning, "Expire it?", options)
+    return ask(warning, "Expire it?", options)
 
 
 def conclude(change: Change, log: AuditLog, options: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from retrysafe.backends.backend import Backend
 from retrysafe.backends.registry import connect
 from retrysafe.backends.urls import without_password
 from retrysafe.cli.opening import add_store_option, store_of
+from retrysafe.cli.options import add_option, add_verb
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.migrating import Migration
 
@@ -27,17 +28,15 @@ _ASYNC_ONLY = ("postgresql+asyncpg", "mysql+asyncmy", "mariadb+asyncmy")
 
 def add_to(verbs: Any) -> None:
     """Add the verb to the command line."""
-    parser = verbs.add_parser("migrate", help="create or update a store's tables", description=__doc__)
+    parser = add_verb(verbs, "migrate", "create or update a store's tables", run, __doc__)
     add_store_option(parser)
-    parser.add_argument("--sql", action="store_true", help="print the SQL instead, without connecting")
-    parser.add_argument("--after", metavar="N", type=int, help="with --sql: only the migrations after version N")
-    parser.add_argument(
-        "--partitions",
-        metavar="N",
-        type=int,
-        help="PostgreSQL: create the table of records in N partitions by key hash, which sweep --rotate can rewrite",
+    add_option(parser, "--sql", "print the SQL instead, without connecting")
+    add_option(parser, "--after N", "with --sql: only the migrations after version N")
+    add_option(
+        parser,
+        "--partitions N",
+        "PostgreSQL: create the table of records in N partitions by key hash, which sweep --rotate can rewrite",
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +17,8 @@ from retrysafe.admin.operator import Operator
 from retrysafe.backends.commands import MANAGE, PROGRAM, STORE, WHY, Commands, naming, quoted
 from retrysafe.claims.encryption import Keyring
 from retrysafe.claims.settings import layered
+from retrysafe.cli.options import Run, add_option, add_verb
+from retrysafe.cli.rendering import plain
 from retrysafe.errors import ConfigurationError
 
 PROJECT = "DJANGO_SETTINGS_MODULE"
@@ -25,33 +27,16 @@ SECRET, AUDIT = "RETRYSAFE_SECRET", "RETRYSAFE_AUDIT"
 
 def add_store_option(parser: argparse.ArgumentParser) -> None:
     """Add --store."""
-    parser.add_argument("--store", metavar="URL", help=f"the store, as in Boundary(store=…) (default: ${STORE})")
+    add_option(parser, "--store URL", f"the store, as in Boundary(store=…) (default: ${STORE})")
 
 
 def add_store(parser: argparse.ArgumentParser) -> None:
     """Add --store and --json."""
     add_store_option(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
+    add_option(parser, "--json", "print JSON, one object per line")
 
 
-def add_verbs(verbs: Any, name: str, text: str, description: str | None) -> Any:
-    """Add a verb that has verbs below it, and return the parser group for those."""
-    parser = verbs.add_parser(
-        name, help=text, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    return parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-
-
-def add_verb(verbs: Any, name: str, text: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
-    """Add a verb; ``text`` is its help and its description."""
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-    parser.set_defaults(run=run)
-    return parser
-
-
-def add_store_verb(
-    verbs: Any, name: str, text: str, run: Callable[[argparse.Namespace], int]
-) -> argparse.ArgumentParser:
+def add_store_verb(verbs: Any, name: str, text: str, run: Run) -> argparse.ArgumentParser:
     """Add a verb with --store and --json."""
     parser = add_verb(verbs, name, text, run)
     add_store(parser)
@@ -61,13 +46,13 @@ def add_store_verb(
 def add_audit(parser: argparse.ArgumentParser) -> None:
     """Add --reason, --actor and --audit, for verbs that change records."""
     add_reason(parser, "why, for the audit")
-    parser.add_argument("--actor", metavar="NAME", help="the name of the operator in the audit (default: user@host)")
-    parser.add_argument("--audit", metavar="FILE", help=f"append the audit to FILE (default: ${AUDIT}, if set)")
+    add_option(parser, "--actor NAME", "the name of the operator in the audit (default: user@host)")
+    add_option(parser, "--audit FILE", f"append the audit to FILE (default: ${AUDIT}, if set)")
 
 
 def add_reason(parser: argparse.ArgumentParser, text: str) -> None:
     """Add --reason, which takes no placeholder of a command that was pasted."""
-    parser.add_argument("--reason", metavar="TEXT", type=_reason, default="", help=text)
+    add_option(parser, "--reason TEXT", text, "", type=_reason)
 
 
 def _reason(text: str) -> str:
@@ -122,6 +107,16 @@ def secret_of(options: argparse.Namespace) -> str | bytes | None:
     if named is not None and named not in os.environ:
         raise ConfigurationError(f"--secret-env {named}: the environment variable is not set.")
     return os.environ.get(named or SECRET) or getattr(options, "default_secret", None)
+
+
+def ask(warning: str, question: str, options: argparse.Namespace) -> bool:
+    """Ask for a confirmation that --yes has not given beforehand."""
+    if options.yes:
+        return True
+    if not sys.stdin.isatty():
+        raise ConfigurationError(f"{warning} Nothing was changed. Confirm with --yes.")
+    print(plain(f"{warning} {question} [y/N] "), end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 class AuditLog:

@@ -13,7 +13,8 @@ from typing import Any
 from retrysafe.admin.archive import JsonLines
 from retrysafe.admin.rendering import duration
 from retrysafe.cli import dead_letters, sweep
-from retrysafe.cli.opening import add_store_verb, add_verbs, store_of
+from retrysafe.cli.opening import add_store_verb, store_of
+from retrysafe.cli.options import add_option, add_verbs
 from retrysafe.cli.rendering import as_json, lines, say, table
 from retrysafe.messaging.relay.operator import OutboxOperator, OutboxSweeper, line
 from retrysafe.messaging.relay.procedures import GONE, OutboxStatus
@@ -33,16 +34,14 @@ def add_to(verbs: Any) -> None:
     """Add the verb and the verbs below it to the command line."""
     below = add_verbs(verbs, "outbox", "backlog, paused topics and dead letters of the outbox", __doc__)
     status = add_store_verb(below, "status", "count waiting messages by topic, and list the relays", run_status)
-    status.add_argument(
-        "--stalled-after", metavar="TIME", default="1m", help="exit with 1 if a message is due for longer (default: 1m)"
-    )
+    add_option(status, "--stalled-after TIME", "exit with 1 if a message is due for longer", "1m")
     for name, text, run in (
         ("pause", "stop publishing the messages of a topic", run_pause),
         ("resume", "publish the messages of a topic again", run_resume),
     ):
         one = add_store_verb(below, name, text, run)
-        one.add_argument("topic", metavar="TOPIC", help="the topic")
-        one.add_argument("--actor", metavar="NAME", help="the name of the operator in the log (default: user@host)")
+        add_option(one, "topic TOPIC", "the topic")
+        add_option(one, "--actor NAME", "the name of the operator in the log (default: user@host)")
     _add_sweep(below)
     dead_letters.add_to(below, DEAD_LETTERS)
 
@@ -51,10 +50,8 @@ def _add_sweep(verbs: Any) -> None:
     parser = add_store_verb(
         verbs, "sweep", "remove published messages that were kept (retrysafe relay --keep-published)", run_sweep
     )
-    parser.add_argument(
-        "--older-than", metavar="TIME", required=True, help="only messages published at least this long ago, as in 7d"
-    )
-    parser.add_argument("--archive", metavar="FILE", type=Path, help="first append the messages to FILE as JSON lines")
+    add_option(parser, "--older-than TIME", "only messages published at least this long ago, as in 7d", required=True)
+    add_option(parser, "--archive FILE", "first append the messages to FILE as JSON lines", type=Path)
     sweep.add_pace(parser)
 
 

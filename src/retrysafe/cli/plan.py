@@ -14,6 +14,7 @@ from typing import Any
 from retrysafe.admin import capacity
 from retrysafe.admin.capacity import CapacityPlan, Load
 from retrysafe.backends.footprint import Sizes
+from retrysafe.cli.options import add_option, add_verb
 from retrysafe.cli.rendering import render_size
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import durations
@@ -24,22 +25,16 @@ _PERIODS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 def add_to(verbs: Any) -> None:
     """Add the verb to the command line."""
-    parser = verbs.add_parser(
-        "plan",
-        help="calculate what a store needs for a load",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--kind", required=True, choices=capacity.kinds(), help="the kind of store")
-    parser.add_argument("--rate", required=True, metavar="N/UNIT", help="new keys at the peak, as in 50/s or 2000000/d")
-    parser.add_argument("--window", required=True, metavar="TIME", help="window= of the boundary, as in 24h")
-    parser.add_argument("--memory", metavar="TIME", help="memory= of the boundary (default: the window)")
-    parser.add_argument("--result", metavar="SIZE", default="500B", help="a stored result, as in 2kB (default: 500B)")
-    parser.add_argument("--names", metavar="SIZE", default="40B", help="boundary, scope and operation (default: 40B)")
-    parser.add_argument("--duplicates", metavar="SHARE", type=float, default=0.05, help="of all calls (default: 0.05)")
-    parser.add_argument("--sweep-every", metavar="TIME", default="1h", help="pause between sweeps (default: 1h)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
+    parser = add_verb(verbs, "plan", "calculate what a store needs for a load", run, __doc__)
+    add_option(parser, "--kind", "the kind of store", required=True, choices=capacity.kinds())
+    add_option(parser, "--rate N/UNIT", "new keys at the peak, as in 50/s or 2000000/d", required=True)
+    add_option(parser, "--window TIME", "window= of the boundary, as in 24h", required=True)
+    add_option(parser, "--memory TIME", "memory= of the boundary (default: the window)")
+    add_option(parser, "--result SIZE", "a stored result, as in 2kB", "500B")
+    add_option(parser, "--names SIZE", "boundary, scope and operation", "40B")
+    add_option(parser, "--duplicates SHARE", "of all calls", 0.05)
+    add_option(parser, "--sweep-every TIME", "pause between sweeps", "1h")
+    add_option(parser, "--json", "print JSON")
 
 
 def run(options: argparse.Namespace) -> int:

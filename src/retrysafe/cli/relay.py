@@ -21,6 +21,7 @@ from retrysafe.backends.backend import Backend
 from retrysafe.claims.observers import LoggingObserver
 from retrysafe.cli.brokers import add_broker, choose, log_to_stderr, make_for
 from retrysafe.cli.opening import add_store, load_object, store_of
+from retrysafe.cli.options import add_option, add_verb
 from retrysafe.cli.stopping import add_stop_within, end_by_signals, stop_within
 from retrysafe.cli.worker import add_metrics, serve_health
 from retrysafe.messaging.brokers.sync_publisher import SyncPublisher
@@ -28,109 +29,64 @@ from retrysafe.messaging.cdc.slot import SLOT, Slot
 from retrysafe.messaging.relay.relay import Relay, Relayed
 from retrysafe.protocol.events import Observer
 
-_SIDE = attrgetter("options")
+_SIDE = attrgetter("publisher_options")
+_ALIKE = (
+    *("hold", "lease", "batch", "batch_bytes", "concurrency", "keep_published", "max_attempts", "max_crashes"),
+    *("backoff_base", "backoff_max", "on_dead", "publish_timeout", "stalled_after"),
+)
+"""The options that are called as the arguments of `Relay`."""
 _WAITS = "the relay ends when its current batch is published. What it cannot mark as published is published again."
 
 
 def add_to(verbs: Any) -> None:
     """Add the verb to the command line."""
-    parser = verbs.add_parser(
-        "relay",
-        help="publish the messages in the outbox",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(verbs, "relay", "publish the messages in the outbox", run, __doc__)
     add_store(parser)
     add_broker(parser, _SIDE)
-    parser.add_argument(
-        "--publisher", metavar="MODULE:NAME", help="instead of --broker: your publisher, or a function that makes it"
+    add_option(parser, "--publisher MODULE:NAME", "instead of --broker: your publisher, or a function that makes it")
+    add_option(
+        parser, "--hold", "how a bucket is held while its messages are published", choices=["transaction", "lease"]
     )
-    parser.add_argument(
-        "--hold", choices=["transaction", "lease"], help="how a bucket is held while its messages are published"
-    )
-    parser.add_argument(
-        "--lease",
-        metavar="TIME",
-        default="30s",
-        help="how long a dead relay keeps its buckets, with --hold lease (default: 30s)",
-    )
-    parser.add_argument("--batch", metavar="N", type=int, default=200, help="messages at a time (default: 200)")
-    parser.add_argument(
-        "--batch-bytes", metavar="N", type=int, default=4 << 20, help="bytes of them at a time (default: 4 MiB)"
-    )
-    parser.add_argument(
-        "--concurrency",
-        metavar="N",
-        type=int,
-        default=4,
-        help="buckets that are published at the same time (default: 4)",
-    )
-    parser.add_argument(
-        "--keep-published", action="store_true", help="keep published messages: see retrysafe outbox sweep"
-    )
-    parser.add_argument(
-        "--max-attempts",
-        metavar="N",
-        type=int,
-        default=10,
-        help="failed attempts before a message is a dead letter (default: 10)",
-    )
-    parser.add_argument(
-        "--max-crashes",
-        metavar="N",
-        type=int,
-        default=3,
-        help="crashes of relays before a message is a dead letter (default: 3)",
-    )
-    parser.add_argument(
-        "--backoff-base", metavar="TIME", default="500ms", help="upper limit of the first backoff (default: 500ms)"
-    )
-    parser.add_argument(
-        "--backoff-max", metavar="TIME", default="5m", help="upper limit of every backoff (default: 5m)"
-    )
-    parser.add_argument(
+    add_option(parser, "--lease TIME", "how long a dead relay keeps its buckets, with --hold lease", "30s")
+    add_option(parser, "--batch N", "messages at a time", 200)
+    add_option(parser, "--batch-bytes N", "bytes of them at a time (default: 4 MiB)", 4 << 20)
+    add_option(parser, "--concurrency N", "buckets that are published at the same time", 4)
+    add_option(parser, "--keep-published", "keep published messages: see retrysafe outbox sweep")
+    add_option(parser, "--max-attempts N", "failed attempts before a message is a dead letter", 10)
+    add_option(parser, "--max-crashes N", "crashes of relays before a message is a dead letter", 3)
+    add_option(parser, "--backoff-base TIME", "upper limit of the first backoff", "500ms")
+    add_option(parser, "--backoff-max TIME", "upper limit of every backoff", "5m")
+    add_option(
+        parser,
         "--on-dead",
+        "the lane of a dead letter: skip continues, park waits for an operator",
+        "skip",
         choices=["skip", "park"],
-        default="skip",
-        help="the lane of a dead letter: skip continues, park waits for an operator (default: skip)",
     )
-    parser.add_argument(
-        "--publish-timeout",
-        metavar="TIME",
-        default="1m",
-        help="how long one call of the publisher may take (default: 1m)",
-    )
-    parser.add_argument(
-        "--stalled-after", metavar="TIME", default="1m", help="warn if a message is due for longer (default: 1m)"
-    )
-    parser.add_argument(
-        "--listen",
-        metavar="URL",
-        nargs="?",
-        const="",
-        help="publish what Outbox(notify=True) writes elsewhere without polling delay: a PostgreSQL URL, "
+    add_option(parser, "--publish-timeout TIME", "how long one call of the publisher may take", "1m")
+    add_option(parser, "--stalled-after TIME", "warn if a message is due for longer", "1m")
+    add_option(
+        parser,
+        "--listen URL",
+        "publish what Outbox(notify=True) writes elsewhere without polling delay: a PostgreSQL URL, "
         "by default that of --store",
-    )
-    parser.add_argument(
-        "--cdc",
-        metavar="URL",
         nargs="?",
         const="",
-        help="read what is new from PostgreSQL's log: the URL of the server, by default that of --store "
-        "(see retrysafe cdc)",
     )
-    parser.add_argument("--slot", metavar="NAME", default=SLOT, help=f"with --cdc: the replication slot ({SLOT})")
+    add_option(
+        parser,
+        "--cdc URL",
+        "read what is new from PostgreSQL's log: the URL of the server, by default that of --store (see retrysafe cdc)",
+        nargs="?",
+        const="",
+    )
+    add_option(parser, "--slot NAME", "with --cdc: the replication slot", SLOT)
     for name in ("source", "topic"):
-        parser.add_argument(
-            f"--{name}",
-            metavar=name.upper(),
-            action="append",
-            help=f"publish messages of this {name} alone; may be repeated (default: all)",
-        )
+        text = f"publish messages of this {name} alone; may be repeated (default: all)"
+        add_option(parser, f"--{name} {name.upper()}...", text)
     add_stop_within(parser)
     add_metrics(parser)
-    parser.add_argument("--once", action="store_true", help="exit when no message is due")
-    parser.set_defaults(run=run)
+    add_option(parser, "--once", "exit when no message is due")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -147,22 +103,10 @@ def _run(options: argparse.Namespace, store: str, publisher: Any, observers: tup
     relay = Relay(
         store,
         publisher,
-        hold=options.hold,
-        lease=options.lease,
-        batch=options.batch,
-        batch_bytes=options.batch_bytes,
-        concurrency=options.concurrency,
-        keep_published=options.keep_published,
-        max_attempts=options.max_attempts,
-        max_crashes=options.max_crashes,
-        backoff_base=options.backoff_base,
-        backoff_max=options.backoff_max,
-        on_dead=options.on_dead,
-        publish_timeout=options.publish_timeout,
-        stalled_after=options.stalled_after,
+        **{name: getattr(options, name) for name in _ALIKE},
         listen=store if options.listen == "" else options.listen,
-        sources=options.source,
-        topics=options.topic,
+        sources=options.source or None,
+        topics=options.topic or None,
         observers=(LoggingObserver(), *observers),
         cdc=None if options.cdc is None else Slot(options.cdc or store, name=options.slot),
     )

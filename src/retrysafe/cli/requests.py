@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from retrysafe.admin.rendering import duration, instant
-from retrysafe.cli.opening import add_verb, add_verbs, load_object
+from retrysafe.cli.opening import load_object
+from retrysafe.cli.options import add_option, add_verb, add_verbs
 from retrysafe.cli.rendering import as_json, lines, say, table
 from retrysafe.errors import ConfigurationError
-from retrysafe.http.client.hosts import shown
+from retrysafe.http.client.hosts import hide_query
 from retrysafe.http.client.journal import Entry, Journal
-from retrysafe.http.client.resuming import Resumed, refused
+from retrysafe.http.client.resuming import Resumed, find_obstacle
 
 JOURNAL = "RETRYSAFE_JOURNAL"
 HEAD = ("key", "method", "url", "age", "sent", "last", "state")
@@ -41,23 +42,21 @@ def add_to(verbs: Any) -> None:
         below, "discard", "remove a request, after you found out whether it had its effect", run_discard
     )
     for one in (showing, discarding):
-        one.add_argument("name", metavar="KEY", help="the key as it is listed")
-    resuming.add_argument(
-        "--client",
-        metavar="MODULE:NAME",
-        required=True,
-        help="your httpx client or requests session with a transport of retrysafe and this journal, or a function "
+        add_option(one, "name KEY", "the key as it is listed")
+    add_option(
+        resuming,
+        "--client MODULE:NAME",
+        "your httpx client or requests session with a transport of retrysafe and this journal, or a function "
         "that makes it; it adds its credentials",
+        required=True,
     )
-    resuming.add_argument(
-        "--origin",
-        metavar="URL",
-        help="only requests to this host (default: that of an httpx client's base_url, or all)",
+    add_option(
+        resuming, "--origin URL", "only requests to this host (default: that of an httpx client's base_url, or all)"
     )
     for one in (listing, showing, resuming, discarding):
-        one.add_argument("--journal", metavar="FILE", type=Path, help=f"the journal (default: ${JOURNAL})")
-        one.add_argument("--scope", metavar="TEXT", default="", help="the scope, as in Journal(scope=…)")
-        one.add_argument("--json", action="store_true", help="print JSON, one object per line")
+        add_option(one, "--journal FILE", f"the journal (default: ${JOURNAL})", type=Path)
+        add_option(one, "--scope TEXT", "the scope, as in Journal(scope=…)", "")
+        add_option(one, "--json", "print JSON, one object per line")
 
 
 def run_list(options: argparse.Namespace) -> int:
@@ -101,7 +100,7 @@ def run_resume(options: argparse.Namespace) -> int:
             stays = journal.find(one.entry.id) is not None
             done.append(one.error is None and not stays)
             outcome = {**_outcome(one), "in_journal": stays}
-            told = {"key": one.entry.name, "method": one.entry.method, "url": shown(one.entry.url), **outcome}
+            told = {"key": one.entry.name, "method": one.entry.method, "url": hide_query(one.entry.url), **outcome}
             text = [str(value) for value in list(told.values())[:-1]] + ["stays in the journal"] * stays
             print(as_json(told) if options.json else "  ".join(text), flush=True)
 
@@ -151,7 +150,7 @@ def _summary(journal: Journal, entry: Entry) -> dict[str, Any]:
     return {
         "key": entry.name,
         "method": entry.method,
-        "url": shown(entry.url),
+        "url": hide_query(entry.url),
         "age": now - entry.created,
         "sent": entry.attempts or "?",
         "last": entry.last or "-",
@@ -162,7 +161,7 @@ def _summary(journal: Journal, entry: Entry) -> dict[str, Any]:
 def _state(journal: Journal, entry: Entry, now: float) -> str:
     if journal.is_held(entry, now):
         return "under way"
-    return "unknown" if refused(entry, now) else "resumable"
+    return "unknown" if find_obstacle(entry, now) else "resumable"
 
 
 def _client(target: str) -> Any:

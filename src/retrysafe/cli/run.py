@@ -24,6 +24,7 @@ from typing import IO, Any
 from retrysafe.boundary import Boundary
 from retrysafe.claims.claim import Claim
 from retrysafe.cli.opening import add_store_option, secret_of, store_of
+from retrysafe.cli.options import add_option, add_verb
 from retrysafe.errors import ConfigurationError, InProgress, LeaseLost, StoreMisconfigured, StoreUnavailable
 
 KEPT = 64 << 10
@@ -44,26 +45,19 @@ class CommandEnded(Exception):
 
 def add_to(verbs: Any) -> None:
     """Add the verb to the command line."""
-    parser = verbs.add_parser(
-        "run",
-        help="run a command once for each key",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(verbs, "run", "run a command once for each key", run, __doc__)
     add_store_option(parser)
-    parser.add_argument("--key", required=True, help="what is to be done once, such as backup-2026-11-29")
-    parser.add_argument(
-        "--lease", metavar="TIME", default="1m", help="how long a machine that has died keeps the key (default: 1m)"
-    )
-    parser.add_argument("--window", metavar="TIME", default="7d", help="how long the key is remembered (default: 7d)")
-    parser.add_argument(
+    add_option(parser, "--key KEY", "what is to be done once, such as backup-2026-11-29", required=True)
+    add_option(parser, "--lease TIME", "how long a machine that has died keeps the key", "1m")
+    add_option(parser, "--window TIME", "how long the key is remembered", "7d")
+    add_option(
+        parser,
         "--effects",
+        "after a doubt: wait for a person, or run it again under the same RETRYSAFE_KEY",
+        "external",
         choices=["external", "keyed"],
-        default="external",
-        help="after a doubt: wait for a person, or run it again under the same RETRYSAFE_KEY (default: external)",
     )
-    parser.add_argument("command", metavar="COMMAND", nargs=argparse.REMAINDER, help="after --")
-    parser.set_defaults(run=run)
+    add_option(parser, "command COMMAND", "after --", nargs=argparse.REMAINDER)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -12,7 +12,8 @@ from typing import Any, get_args
 from retrysafe.admin import runs, selection
 from retrysafe.admin.operator import Operator
 from retrysafe.cli.keys import add_filter, add_naming, conclude, find_record, read_json, report_unchanged
-from retrysafe.cli.opening import AuditLog, add_audit, add_store, add_verbs, commands_of, open_operator
+from retrysafe.cli.opening import AuditLog, add_audit, add_store, commands_of, open_operator
+from retrysafe.cli.options import add_option, add_verb, add_verbs
 from retrysafe.cli.rendering import HEAD, as_json, lines, row, say, table
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.records import Filter
@@ -22,60 +23,59 @@ from retrysafe.protocol.steps import At
 def add_to(verbs: Any) -> None:
     """Add the verb and the verbs below it to the command line."""
     below = add_verbs(verbs, "runs", "list, show and give up work that is done in steps", __doc__)
-    parser = below.add_parser("list", help="list runs", description="List keys that have steps, the latest first.")
+    parser = add_verb(below, "list", "list runs", run_list, "List keys that have steps, the latest first.")
     add_store(parser)
     add_filter(parser)
-    parser.add_argument(
-        "--stranded", action="store_true", help="only those that would go on, and are not asked for any more"
+    add_option(parser, "--stranded", "only those that would go on, and are not asked for any more")
+    add_option(
+        parser,
+        "--older-than DURATION",
+        "only those that no attempt was made at for so long (default with --stranded: 1h)",
     )
-    parser.add_argument(
-        "--older-than",
-        metavar="DURATION",
-        help="only those that no attempt was made at for so long (default with --stranded: 1h)",
-    )
-    parser.add_argument("--limit", metavar="N", type=int, default=100, help="how many at most (default: 100)")
-    parser.set_defaults(run=run_list)
+    add_option(parser, "--limit N", "how many at most", 100)
 
-    parser = below.add_parser(
-        "show", help="show one run", description="Show one run: the step in doubt, its steps, and what you can do."
+    parser = add_verb(
+        below, "show", "show one run", run_show, "Show one run: the step in doubt, its steps, and what you can do."
     )
     add_naming(parser)
-    parser.set_defaults(run=run_show)
 
-    parser = below.add_parser(
+    parser = add_verb(
+        below,
         "cancel",
-        help="give a run up: its next attempt undoes what was done",
-        description="Give a run up. Its next attempt calls the compensations (undo=) of its steps, and fails with the "
+        "give a run up: its next attempt undoes what was done",
+        run_cancel,
+        "Give a run up. Its next attempt calls the compensations (undo=) of its steps, and fails with the "
         "reason; retries get that failure. An attempt that is at work is not stopped, and may complete.",
     )
     add_naming(parser)
     add_audit(parser)
-    parser.set_defaults(run=run_cancel)
 
-    parser = below.add_parser(
+    parser = add_verb(
+        below,
         "resolve",
-        help="settle a step in doubt, and let the next attempt go on",
-        description="Settle a step in doubt, after you found out where its effect would be visible. If the key is "
+        "settle a step in doubt, and let the next attempt go on",
+        run_resolve,
+        "Settle a step in doubt, after you found out where its effect would be visible. If the key is "
         "unknown, it is released, so that the next attempt goes on.",
     )
     add_naming(parser)
-    parser.add_argument("--step", metavar="NAME", required=True, help="the step, as `retrysafe runs show` names it")
-    parser.add_argument("--each", metavar="TEXT", default="", help="its index, where it is done for each of many")
-    parser.add_argument(
+    add_option(parser, "--step NAME", "the step, as `retrysafe runs show` names it", required=True)
+    add_option(parser, "--each TEXT", "its index, where it is done for each of many", "")
+    add_option(
+        parser,
         "--as",
+        "done (it happened), not-done (it did not: the next attempt does it), or undone (you have undone it)",
         dest="outcome",
         choices=get_args(runs.StepOutcome),
         required=True,
-        help="done (it happened), not-done (it did not: the next attempt does it), or undone (you have undone it)",
     )
-    parser.add_argument("--result", metavar="JSON", help="done: what the step returns (null for nothing)")
-    parser.add_argument(
-        "--encryption-keys-env",
-        metavar="NAME",
-        help="the environment variable with the boundary's encryption keys, if it has encryption=",
+    add_option(parser, "--result JSON", "done: what the step returns (null for nothing)")
+    add_option(
+        parser,
+        "--encryption-keys-env NAME",
+        "the environment variable with the boundary's encryption keys, if it has encryption=",
     )
     add_audit(parser)
-    parser.set_defaults(run=run_resolve)
 
 
 def run_list(options: argparse.Namespace) -> int:

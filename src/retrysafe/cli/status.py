@@ -15,6 +15,7 @@ from retrysafe.admin.rendering import duration
 from retrysafe.admin.runs import of_stranded
 from retrysafe.backends.commands import Commands
 from retrysafe.cli.opening import add_store, commands_of, open_operator, store_of
+from retrysafe.cli.options import add_verb
 from retrysafe.cli.rendering import as_json, lines, say, table
 from retrysafe.messaging.needs import Messages, Need, is_stalled, messages_of, of_inboxes, of_outbox
 from retrysafe.messaging.operators import Operating
@@ -26,14 +27,8 @@ MOST_SKEW = 1.0
 
 def add_to(verbs: Any) -> None:
     """Add the verb to the command line."""
-    parser = verbs.add_parser(
-        "status",
-        help="check a store, and count its records",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(verbs, "status", "check a store, and count its records", run, __doc__)
     add_store(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from retrysafe import runtime
+from retrysafe.cli.options import add_option
 from retrysafe.protocol.durations import seconds as seconds_of
 
 _LOG = logging.getLogger("retrysafe")
@@ -102,11 +103,11 @@ def end_by_signals(
 
 def add_stop_within(parser: argparse.ArgumentParser) -> None:
     """Add the option that says how long an orderly end may take."""
-    parser.add_argument(
-        "--stop-within",
-        metavar="TIME",
-        default=f"{WITHIN:g}s",
-        help="after SIGTERM or SIGINT: end at once when what is in progress takes longer (default: 25s)",
+    add_option(
+        parser,
+        "--stop-within TIME",
+        "after SIGTERM or SIGINT: end at once when what is in progress takes longer (default: 25s)",
+        f"{WITHIN:g}s",
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from retrysafe.admin.archive import JsonLines
 from retrysafe.admin.sweeper import Sweeper
 from retrysafe.cli.opening import add_store, store_of
+from retrysafe.cli.options import add_option, add_verb
 from retrysafe.cli.stopping import end_by_signals
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.events import Event, Observer
@@ -24,34 +25,21 @@ from retrysafe.protocol.events import Event, Observer
 
 def add_to(verbs: Any) -> None:
     """Add the verb to the command line."""
-    parser = verbs.add_parser(
-        "sweep",
-        help="remove the records of forgotten keys",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(verbs, "sweep", "remove the records of forgotten keys", run, __doc__)
     add_store(parser)
     add_pace(parser)
-    parser.add_argument(
-        "--archive",
-        metavar="FILE",
-        type=Path,
-        help="first append the removed records to FILE as JSON lines, results included",
+    add_option(
+        parser, "--archive FILE", "first append the removed records to FILE as JSON lines, results included", type=Path
     )
-    parser.add_argument(
-        "--rotate", action="store_true", help="rewrite PostgreSQL partitions instead of deleting row by row"
-    )
-    parser.set_defaults(run=run)
+    add_option(parser, "--rotate", "rewrite PostgreSQL partitions instead of deleting row by row")
 
 
 def add_pace(parser: argparse.ArgumentParser) -> None:
     """Add --batch, --pause, --limit and --every."""
-    parser.add_argument("--batch", metavar="N", type=int, default=1000, help="records at a time (default: 1000)")
-    parser.add_argument(
-        "--pause", metavar="TIME", default="10ms", help="minimum pause after a full batch (default: 10ms)"
-    )
-    parser.add_argument("--limit", metavar="N", type=int, help="stop after about N records")
-    parser.add_argument("--every", metavar="TIME", help="run until stopped, and sweep again after this time, as in 1h")
+    add_option(parser, "--batch N", "records at a time", 1000)
+    add_option(parser, "--pause TIME", "minimum pause after a full batch", "10ms")
+    add_option(parser, "--limit N", "stop after about N records")
+    add_option(parser, "--every TIME", "run until stopped, and sweep again after this time, as in 1h")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -15,7 +15,8 @@ from typing import Any
 from retrysafe.admin.operator import connect
 from retrysafe.backends.commands import STORE
 from retrysafe.cli.brokers import add_broker, choose, make_for
-from retrysafe.cli.opening import add_store, add_verb, add_verbs, store_of
+from retrysafe.cli.opening import add_store, store_of
+from retrysafe.cli.options import add_option, add_verb, add_verbs
 from retrysafe.cli.rendering import as_json
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.messaging.errors import BrokerUnavailable
@@ -29,14 +30,12 @@ def add_to(verbs: Any) -> None:
     below = add_verbs(verbs, "topics", "declare topics and queues on a broker", __doc__)
     declare = add_verb(below, "declare", "make the topics, queues and subscriptions that are missing", run_declare)
     add_broker(declare, _SIDE)
-    declare.add_argument(
-        "--topic",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="a topic; may be repeated (default: the topics of the messages that wait in the outbox of --store)",
+    add_option(
+        declare,
+        "--topic NAME...",
+        "a topic; may be repeated (default: the topics of the messages that wait in the outbox of --store)",
     )
-    declare.add_argument("--group", metavar="NAME", default="", help="the service whose queues or subscriptions it is")
+    add_option(declare, "--group NAME", "the service whose queues or subscriptions it is", "")
     add_store(declare)
 
 
@@ -46,11 +45,23 @@ def run_declare(options: argparse.Namespace) -> int:
     topics = _topics(options)
     if spec.declaration:
         declare = spec.load(spec.declaration)
-        make_for(_SIDE, lambda: _declare(declare, url, topics, group=options.group, **given))
+        given = _with_group(declare, given, options.group, spec.title)
+        make_for(_SIDE, lambda: _declare(declare, url, topics, **given))
     done = f"declared: {', '.join(topics)}"
     said = done if spec.declaration else f"nothing to declare: {spec.title} makes what is missing when it is first used"
     print(as_json({"declared": topics if spec.declaration else []}) if options.json else said)
     return 0
+
+
+def _with_group(declare: Any, given: dict[str, Any], group: str, title: str) -> dict[str, Any]:
+    """Add the group, if the declaration takes one, and refuse what lacks a required argument."""
+    parameters = inspect.signature(declare).parameters.values()
+    if group and any(one.name == "group" or one.kind is one.VAR_KEYWORD for one in parameters):
+        given = {**given, "group": group}
+    for one in parameters:
+        if one.kind is one.KEYWORD_ONLY and one.default is one.empty and one.name not in given:
+            raise ConfigurationError(f"--{one.name} is missing: {title} needs it for a declaration.")
+    return given
 
 
 def _declare(declare: Any, *arguments: Any, **given: Any) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import retrysafe
 from retrysafe.backends.urls import without_password
 from retrysafe.cli.brokers import BROKER
+from retrysafe.cli.options import add_option
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.events import Event, Observer
 
@@ -65,10 +66,10 @@ class Health:
 
 def add_metrics(parser: argparse.ArgumentParser) -> None:
     """Add the option to a verb."""
-    parser.add_argument(
-        "--metrics",
-        metavar="[HOST:]PORT",
-        help="serve /metrics for Prometheus, /live and /ready there (HOST: 127.0.0.1; port 0: any)",
+    add_option(
+        parser,
+        "--metrics [HOST:]PORT",
+        "serve /metrics for Prometheus, /live and /ready there (HOST: 127.0.0.1; port 0: any)",
     )
 
 

@@ -58,7 +58,7 @@ _REPLAY = Answer(headers=(_REPLAYED,))
 _LOST = Answer(sent=-1)
 
 
-def _refused(status: int, code: str, *headers: tuple[str, str]) -> Answer:
+def _refuse(status: int, code: str, *headers: tuple[str, str]) -> Answer:
     return Answer(status, (("Content-Type", "application/problem+json"), *headers), _PROBLEM % code.encode())
 
 
@@ -66,15 +66,15 @@ SCENARIOS: Mapping[str, Scenario] = {
     "lost": Scenario((_LOST, _REPLAY), least=2),
     "cut": Scenario((Answer(sent=4), _REPLAY), least=2),
     "delayed": Scenario((Answer(held=5.0), _REPLAY)),
-    "busy": Scenario((_refused(409, "in-progress", ("Retry-After", "1")), _REPLAY), least=2, pause=1),
-    "failed": Scenario((_refused(500, "error"), Answer()), least=2),
-    "overloaded": Scenario((_refused(503, "overloaded", ("Retry-After", "2")), Answer()), pause=2),
-    "throttled": Scenario((_refused(429, "throttled", ("Retry-After", "@3")), Answer()), pause=2),
-    "reused": Scenario((_refused(422, "key-reused"),), most=1),
-    "invalid": Scenario((_refused(400, "request-invalid"),), most=1),
-    "final": Scenario((_refused(500, "error", _REPLAYED),), most=1),
-    "lie": Scenario((_LOST, _refused(422, "key-reused")), least=2, most=2),
-    "down": Scenario((_refused(500, "error"),), most=20),
+    "busy": Scenario((_refuse(409, "in-progress", ("Retry-After", "1")), _REPLAY), least=2, pause=1),
+    "failed": Scenario((_refuse(500, "error"), Answer()), least=2),
+    "overloaded": Scenario((_refuse(503, "overloaded", ("Retry-After", "2")), Answer()), pause=2),
+    "throttled": Scenario((_refuse(429, "throttled", ("Retry-After", "@3")), Answer()), pause=2),
+    "reused": Scenario((_refuse(422, "key-reused"),), most=1),
+    "invalid": Scenario((_refuse(400, "request-invalid"),), most=1),
+    "final": Scenario((_refuse(500, "error", _REPLAYED),), most=1),
+    "lie": Scenario((_LOST, _refuse(422, "key-reused")), least=2, most=2),
+    "down": Scenario((_refuse(500, "error"),), most=20),
 }
 
 

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retrysafe.admin.audit import Audit
-from retrysafe.admin.operator import Operator, connect
+from retrysafe.admin.operator import connect
 from retrysafe.backends import registry
 from retrysafe.backends.database import WITH_SCHEMA
 from retrysafe.backends.steps import runs_of
@@ -29,7 +29,7 @@ from retrysafe.console import bulk, doctor, keys, messages, now, runs, templates
 from retrysafe.console.access import Access, Principal
 from retrysafe.console.operations import Operations
 from retrysafe.console.security import HEADERS, Denied, Forms, check_host, check_origin, host_of, page_before
-from retrysafe.console.visit import ConsolePage, Fields, Visit, texts
+from retrysafe.console.visit import ConsolePage, ConsoleState, Fields, Visit, texts
 from retrysafe.doctor.brokers import examination_of
 from retrysafe.errors import ConfigurationError, RetrysafeError, StoreUnavailable
 from retrysafe.protocol.events import Observer
@@ -51,7 +51,7 @@ PAGES: tuple[ConsolePage, ...] = (
 _AREAS = (now.AREA, keys.AREA, keys.UNKNOWN, runs.AREA, messages.AREA, boundary_pages.AREA, doctor.AREA, bulk.AREA)
 
 
-class Console:
+class Console(ConsoleState):
     """Pages for operators of one store.
 
     Arguments:
@@ -106,7 +106,7 @@ class Console:
         self.observers = tuple(observers)
         self.key_secret = key_secret
         self.encryption = encryption
-        self.audit: Audit = _log if audit is None else audit
+        self.audit = _log if audit is None else audit
         self.forms = Forms(secret)
         self.has_messages = self._backend.kind in WITH_SCHEMA
         self._hosts = None if hosts is None else frozenset(map(host_of, hosts))
@@ -130,17 +130,6 @@ class Console:
         except Denied as refused:
             app = _refusal_page(Request(scope), refused)
         await app(scope, receive, _add_headers(send))
-
-    def operator(self, actor: str) -> Operator:
-        """The operator of keys, acting for a principal."""
-        return Operator(
-            self.store,
-            actor=actor,
-            observers=self.observers,
-            secret=self.key_secret,
-            encryption=self.encryption,
-            audit=self.audit,
-        )
 
     async def principal_of(self, asked: Any) -> Principal | None:
         """Find the principal of a request to the application in front."""

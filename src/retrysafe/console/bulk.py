@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.responses import Response
 
@@ -17,13 +17,10 @@ from retrysafe.console.keys import answer_of, first_page, outcome_of, reason_of
 from retrysafe.console.messages import INBOX, OUTBOX, Counted, LetterSide, count_letters, fields_of, filter_from
 from retrysafe.console.operations import Operation, OperationState, Plan
 from retrysafe.console.security import Denied
-from retrysafe.console.visit import Area, ConsolePage, Visit
+from retrysafe.console.visit import Area, ConsolePage, ConsoleState, Visit
 from retrysafe.messaging.inbox.operator import InboxOperator
 from retrysafe.messaging.relay.operator import OutboxOperator
 from retrysafe.protocol.messages import DeadLetter
-
-if TYPE_CHECKING:
-    from retrysafe.console.app import Console
 
 AREA = Area("Operations", "/operations")
 SAMPLE = 10
@@ -171,7 +168,7 @@ def describe(operation: Operation) -> str:
 # ---------------------------------------------------------------- one batch
 
 
-def step(console: Console, plan: Plan, cursor: str | None) -> Batch:
+def step(console: ConsoleState, plan: Plan, cursor: str | None) -> Batch:
     """Carry out one batch of a plan, in the name of who gave it."""
     reason = f"{plan['reason']} (operation {plan['id']})".strip()
     fields: dict[str, list[str]] = {}

@@ -14,16 +14,14 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from retrysafe.admin.operator import Batch, Operator
 from retrysafe.boundary import Boundary
 from retrysafe.claims.codec import JSONCodec, decode_failure
+from retrysafe.claims.encryption import Keyring
 from retrysafe.errors import ConfigurationError, InProgress, RetrysafeError, StoredFailure
 from retrysafe.protocol.records import EffectiveState, Record
-
-if TYPE_CHECKING:
-    from retrysafe.console.app import Console
 
 NAME = "retrysafe.console"
 """The boundary of operations."""
@@ -63,10 +61,17 @@ class OperationStopped(Exception):
     """The process ends: the run is released, to be resumed."""
 
 
+class OperatedStore(Protocol):
+    """The part of a console that operations use."""
+
+    store: Any
+    encryption: Keyring | None
+
+
 class Operations:
     """Starts, shows, cancels and resumes operations; each runs in a thread of its own."""
 
-    def __init__(self, console: Console, step: Step) -> None:
+    def __init__(self, console: OperatedStore, step: Step) -> None:
         self._console = console
         self._step = step
         self._boundary: Boundary | None = None

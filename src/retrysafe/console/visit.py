@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from retrysafe.admin.audit import Audit
 from retrysafe.admin.operator import Operator
 from retrysafe.backends.commands import Commands
+from retrysafe.boundary import Boundary
+from retrysafe.claims.encryption import Keyring
 from retrysafe.console import templates
 from retrysafe.console.access import Principal, Right
-from retrysafe.console.security import Denied
+from retrysafe.console.operations import Operations
+from retrysafe.console.security import Denied, Forms
 from retrysafe.messaging.inbox.operator import InboxOperator
 from retrysafe.messaging.relay.operator import OutboxOperator
-
-if TYPE_CHECKING:
-    from retrysafe.console.app import Console
+from retrysafe.protocol.events import Observer
 
 Fields = Mapping[str, list[str]]
 
@@ -28,6 +30,36 @@ class Area(NamedTuple):
 
     title: str
     path: str
+
+
+class ConsoleState:
+    """The store and the application that every page of one console is about; `Console` has the arguments."""
+
+    store: Any
+    address: str
+    commands: Commands
+    boundaries: tuple[Boundary, ...]
+    brokers: tuple[str, ...]
+    topics: tuple[str, ...]
+    observers: tuple[Observer, ...]
+    key_secret: str | bytes | None
+    encryption: Keyring | None
+    audit: Audit
+    forms: Forms
+    has_messages: bool
+    areas: tuple[Area, ...]
+    operations: Operations
+
+    def operator(self, actor: str) -> Operator:
+        """The operator of keys, acting for a principal."""
+        return Operator(
+            self.store,
+            actor=actor,
+            observers=self.observers,
+            secret=self.key_secret,
+            encryption=self.encryption,
+            audit=self.audit,
+        )
 
 
 class ConsolePage(NamedTuple):
@@ -49,7 +81,7 @@ def texts(fields: Fields) -> Fields:
 class Visit:
     """One request by a principal, with the fields of its query and of its form."""
 
-    def __init__(self, console: Console, request: Request, principal: Principal, form: Fields, nonce: str) -> None:
+    def __init__(self, console: ConsoleState, request: Request, principal: Principal, form: Fields, nonce: str) -> None:
         self.console = console
         self.request = request
         self.principal = principal

@@ -64,7 +64,7 @@ class Verb(NamedTuple):
     """The name of the result that it needs; empty if it needs none."""
 
 
-def _completed(operator: Operator, seen: records.Record, reason: str, result: str) -> Change:
+def _complete(operator: Operator, seen: records.Record, reason: str, result: str) -> Change:
     if is_http(seen.operation):
         return operator.resolve(seen, "completed", result=_response(result), reason=reason)
     try:
@@ -74,7 +74,7 @@ def _completed(operator: Operator, seen: records.Record, reason: str, result: st
     return operator.resolve(seen, "completed", result=stored, reason=reason)
 
 
-def _failed(operator: Operator, seen: records.Record, reason: str, result: str) -> Change:
+def _fail(operator: Operator, seen: records.Record, reason: str, result: str) -> Change:
     given = _response(result) if is_http(seen.operation) else result or None
     return operator.resolve(seen, "failed", result=given, reason=reason)
 
@@ -88,11 +88,11 @@ def _response(text: str) -> Any:
         ) from error
 
 
-def _released(operator: Operator, seen: records.Record, reason: str, _: str) -> Change:
+def _release(operator: Operator, seen: records.Record, reason: str, _: str) -> Change:
     return operator.release(seen, reason=reason)
 
 
-def _expired(operator: Operator, seen: records.Record, reason: str, _: str) -> Change:
+def _expire(operator: Operator, seen: records.Record, reason: str, _: str) -> Change:
     return operator.expire(seen, reason=reason)
 
 
@@ -103,7 +103,7 @@ VERBS = (
         "resolve",
         Transition.RESOLVE_COMPLETED,
         "The effect of these keys happened. Their retries get the result below.",
-        _completed,
+        _complete,
         "Result, as JSON; of HTTP requests the response: status, lines of headers, an empty line, body",
     ),
     Verb(
@@ -112,7 +112,7 @@ VERBS = (
         "resolve",
         Transition.RESOLVE_FAILED,
         "The effect of these keys will never happen. Their retries get a failure with the message below.",
-        _failed,
+        _fail,
         "Message; of HTTP requests the response: status, lines of headers, an empty line, body",
     ),
     Verb(
@@ -121,7 +121,7 @@ VERBS = (
         "resolve",
         Transition.RESOLVE_RELEASED,
         RELEASING,
-        _released,
+        _release,
     ),
     Verb(
         "expire",
@@ -129,7 +129,7 @@ VERBS = (
         "expire",
         Transition.EXPIRE,
         "The next use of these keys runs the work again, although it has been done.",
-        _expired,
+        _expire,
     ),
 )
 
@@ -147,7 +147,7 @@ class StateFilter(admin.SimpleListFilter):
     def queryset(self, request: Any, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """The records in the state that was chosen."""
         value = self.value()
-        return queryset.filter(reported(EffectiveState(value), _now())) if value in STATES else queryset
+        return queryset.filter(match_reported(EffectiveState(value), _now())) if value in STATES else queryset
 
 
 class RecordAdmin(admin.ModelAdmin):
@@ -249,7 +249,7 @@ class RecordAdmin(admin.ModelAdmin):
         return "-" if worker is None else f"{worker.host}, pid {worker.pid}"
 
     @_column("last attempt began")
-    def started(self, record: Record) -> str:
+    def show_started(self, record: Record) -> str:
         """Show the time of the last claim."""
         return start_time(record.as_read(_now()))
 
@@ -259,7 +259,7 @@ class RecordAdmin(admin.ModelAdmin):
         return duration((_now() - record.updated) / 1e6)
 
     @_column("last written")
-    def written(self, record: Record) -> str:
+    def show_written(self, record: Record) -> str:
         """Show the time of writing."""
         return instant(record.updated)
 
@@ -367,7 +367,7 @@ def _now() -> Micros:
     return time.time_ns() // 1000
 
 
-def reported(state: EffectiveState, now: Micros) -> Q:
+def match_reported(state: EffectiveState, now: Micros) -> Q:
     """The condition of `Record.reported_state`."""
     lapsed = Q(state=State.RUNNING, lease_until__lte=now)
     left = {

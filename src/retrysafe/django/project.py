@@ -40,8 +40,8 @@ def operator(actor: str) -> Operator:
 def _audit() -> Audit:
     """``RETRYSAFE_AUDIT``: the file that the audit is appended to; without it the logger "retrysafe.audit" has it."""
     path = getattr(settings, "RETRYSAFE_AUDIT", None)
-    return AuditFile(path) if path else _logged
+    return AuditFile(path) if path else _log
 
 
-def _logged(entry: Mapping[str, Any], /) -> None:
+def _log(entry: Mapping[str, Any], /) -> None:
     _AUDIT.info("%s", json.dumps(entry, ensure_ascii=False))

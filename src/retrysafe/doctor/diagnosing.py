@@ -67,7 +67,7 @@ def diagnose(
     fails is a finding.
     """
     seconds = durations.seconds(within, "within")
-    entries = _entries() if app is not None else []
+    entries = living_entries() if app is not None else []
     named = tuple(topics)
     windows = _windows() if app is not None else {}
     consumers = _consumers(consumed_by, windows)
@@ -77,7 +77,7 @@ def diagnose(
     )
     if app is not None:
         longest, timeout = _seconds(retried_for, "retried_for"), _seconds(request_timeout, "request_timeout")
-        routes = served.served_routes(app)
+        routes = served.find_routes(app)
         found += application.examine_application(app_name, routes, entries, tuple(drift))
         for entry in entries:
             found += application.examine_boundary(entry, longest, timeout)
@@ -95,7 +95,8 @@ def _seconds(value: Duration | None, name: str) -> float | None:
     return None if value is None else durations.seconds(value, name)
 
 
-def _entries() -> list[EntryPoint]:
+def living_entries() -> list[EntryPoint]:
+    """The boundaries of this process."""
     return [one for one in key_spaces.living() if isinstance(one, EntryPoint)]
 
 

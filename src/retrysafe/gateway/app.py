@@ -28,7 +28,7 @@ from retrysafe.gateway.principals import finder_of
 from retrysafe.gateway.settings import Settings, TrustedHeader
 from retrysafe.gateway.upstream import ClientGone, Upstream, UpstreamExchange
 from retrysafe.http import asgi
-from retrysafe.http.asgi import HELD, Message, Receive, Scope, Send, guarded, request_of, send_response
+from retrysafe.http.asgi import HELD, Message, Receive, Scope, Send, request_of, send_response, serve_guarded
 from retrysafe.http.keys import HEADER
 from retrysafe.http.messages import Request
 from retrysafe.http.principals import afind
@@ -144,7 +144,7 @@ class ProxiedRequest:
         try:
             refuse_unclear(self._request, self._scope["method"], self._scope.get("http_version"))
             guard = self._place.guard
-            await guarded(guard, self._forward, self._scope, receive, answering, self._whose)
+            await serve_guarded(guard, self._forward, self._scope, receive, answering, self._whose)
         except UpstreamFailed as failure:
             if self._status:
                 raise
@@ -229,7 +229,7 @@ class ProxiedRequest:
             logger().warning("The upstream did not answer: %s (%s)", error, "it may have begun" if sent else "not sent")
             return
         failure.guarded = self._becomes(failure.failed)
-        exchange.claim.emit("upstream_failed", error=error, sent=sent)
+        exchange.claim._emit("upstream_failed", error=error, sent=sent)
         if not sent:
             exchange.claim.not_executed()
 

@@ -19,7 +19,7 @@ from retrysafe.http.guard import FIELDS, Guard
 from retrysafe.http.messages import Request
 from retrysafe.http.policy import Options
 from retrysafe.http.principals import SHARED
-from retrysafe.http.routes import Patterns, alike, folded
+from retrysafe.http.routes import Patterns, alike, fold
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.procedures import read
 
@@ -73,7 +73,7 @@ class Guards:
         requires a key holds for these too, unless a route before it matches the path as it is.
         """
         path = unquote(request.path.decode("latin-1"))
-        exact, other = self._routes.find(request.method, path), self._alike.find(request.method, folded(path))
+        exact, other = self._routes.find(request.method, path), self._alike.find(request.method, fold(path))
         found = other if exact is None or (other is not None and other[0] < exact[0]) else exact
         return self.defaults if found is None else found[1]
 

@@ -16,7 +16,7 @@ from retrysafe.boundary import Boundary
 from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
 from retrysafe.http import nested
-from retrysafe.http.bodies import CHUNK, Body, framed
+from retrysafe.http.bodies import CHUNK, Body, frame
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.exchange import UnaryExchange
 from retrysafe.http.guard import RETURNED, Course, Guard
@@ -64,11 +64,11 @@ def idempotent(
 
     def decorate(handler: Handler) -> Handler:
         @functools.wraps(handler)
-        async def guarded(request: web.Request) -> web.StreamResponse:
+        async def serve_guarded(request: web.Request) -> web.StreamResponse:
             return await _serve(guard, request, functools.partial(handler, request))
 
-        setattr(guarded, _GUARDS, True)
-        return guarded
+        setattr(serve_guarded, _GUARDS, True)
+        return serve_guarded
 
     return decorate
 
@@ -78,7 +78,7 @@ async def _serve(
 ) -> web.StreamResponse:
     """Answer a request: by the handler, or in its place."""
     asked = _request(request)
-    guard.warn_of_unmatched(lambda: _served(request.app))
+    guard.warn_of_unmatched(lambda: _list_served(request.app))
     if nested.is_inside(guard, asked):
         return await handler()
     try:
@@ -90,7 +90,7 @@ async def _serve(
             parsed = await _read(request, body)
             return await _exchange(UnaryExchange(guard, asked, key, body, scope), request, handler, parsed=parsed)
     except Refusal as refusal:
-        return _rendered(guard.answer(refusal))
+        return _render(guard.answer(refusal))
 
 
 async def _exchange(
@@ -110,7 +110,7 @@ async def _exchange(
         except web.HTTPException as response:
             given[:] = [response]
             exchange.course = Course(raised=True)
-        return _captured(given[0])
+        return _capture(given[0])
 
     instead = await exchange.respond(work)
     if isinstance(instead, Refusal):
@@ -118,7 +118,7 @@ async def _exchange(
             _abort(request)
         instead = exchange.guard.answer(instead)
     if instead is not None:
-        return _rendered(instead)
+        return _render(instead)
     if isinstance(given[0], web.HTTPException):
         raise given[0]
     return given[0]
@@ -170,21 +170,21 @@ def _form(fields: Any) -> Iterator[bytes]:
     """A form that a middleware around has parsed, with files, as it counts for a fingerprint: its bytes are gone."""
     for name, value in fields.items():
         if isinstance(value, web.FileField):
-            yield framed(name, value.filename, value.content_type, value.file.seek(0, io.SEEK_END))
+            yield frame(name, value.filename, value.content_type, value.file.seek(0, io.SEEK_END))
             value.file.seek(0)
             yield from iter(functools.partial(value.file.read, CHUNK), b"")
         elif isinstance(value, bytes | bytearray):
-            yield framed(name, "", len(value)) + value
+            yield frame(name, "", len(value)) + value
         else:
-            yield framed(name, value)
+            yield frame(name, value)
 
 
-def served_routes(app: web.Application) -> Iterator[ServedRoute]:
+def find_routes(app: web.Application) -> Iterator[ServedRoute]:
     """The routes for POST and PATCH of an application, and of those in it."""
-    return _served_in(app, whole=False)
+    return _list_served_in(app, whole=False)
 
 
-def _served_in(app: web.Application, *, whole: bool) -> Iterator[ServedRoute]:
+def _list_served_in(app: web.Application, *, whole: bool) -> Iterator[ServedRoute]:
     whole = whole or any(hasattr(middleware, _GUARDS) for middleware in app.middlewares)
     inner = {id(route) for below in app._subapps for route in below.router.routes()}
     for route in app.router.routes():
@@ -195,10 +195,10 @@ def _served_in(app: web.Application, *, whole: bool) -> Iterator[ServedRoute]:
             handler = serving(route.handler, method)
             yield ServedRoute(f"{method} {route.resource.canonical}", own_policy(handler, found), handler)
     for below in app._subapps:
-        yield from _served_in(below, whole=whole)
+        yield from _list_served_in(below, whole=whole)
 
 
-def _served(app: web.Application) -> Iterator[tuple[Container[str], str]]:
+def _list_served(app: web.Application) -> Iterator[tuple[Container[str], str]]:
     """Every route's methods and template."""
     for route in app.router.routes():
         if route.resource is not None:
@@ -218,7 +218,7 @@ def _request(request: web.Request) -> Request:
     return Request(request.method, path.encode(), query.encode(), lower(request.raw_headers), routed)
 
 
-def _captured(given: web.StreamResponse) -> Response:
+def _capture(given: web.StreamResponse) -> Response:
     """The handler's response, as it is to be stored. Without a body where that is not in memory."""
     body: Any = getattr(given, "body", None) if isinstance(given, web.Response) and not given.prepared else None
     if isinstance(given, web.Response) and not given.prepared and body is None:
@@ -233,7 +233,7 @@ def _headers(given: web.StreamResponse) -> Headers:
     return tuple(lines)
 
 
-def _rendered(response: Response) -> web.Response:
+def _render(response: Response) -> web.Response:
     headers: CIMultiDict[str] = CIMultiDict()
     for name, value in response.headers:
         if name != b"content-length":

@@ -79,7 +79,7 @@ class IdempotencyMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        await guarded(self.guard, self.app, scope, receive, send, self.whose)
+        await serve_guarded(self.guard, self.app, scope, receive, send, self.whose)
 
     async def whose(self, scope: Scope) -> object:
         """The principal of the request."""
@@ -94,7 +94,7 @@ async def serve_lifespan(guard: Guard, app: App, scope: Scope, receive: Receive,
     """
     refused: RetrysafeError | None = None
 
-    async def sent(message: Message) -> None:
+    async def send_checked(message: Message) -> None:
         nonlocal refused
         if message["type"] == "lifespan.startup.complete":
             refused = await guard.entry.find_unusable()
@@ -104,10 +104,10 @@ async def serve_lifespan(guard: Guard, app: App, scope: Scope, receive: Receive,
             return
         await send(message)
 
-    async def received() -> Message:
+    async def receive_unless_refused() -> Message:
         return {"type": "lifespan.shutdown"} if refused is not None else await receive()
 
-    await app(scope, received, sent)
+    await app(scope, receive_unless_refused, send_checked)
     if refused is not None:
         raise refused
 
@@ -118,7 +118,7 @@ def leave_to_inner(guard: Guard, scope: Scope, whose: Whose) -> None:
         scope[OUTER] = [*scope.get(OUTER, ()), partial(whose, scope)]
 
 
-async def guarded(
+async def serve_guarded(
     guard: Guard, app: App, scope: Scope, receive: Receive, send: Send, whose: Whose | None, *, routed: str = ""
 ) -> None:
     """Serve one request with ``app`` behind ``guard``.
@@ -160,7 +160,7 @@ async def guarded(
         if instead is not None:
             await send_response(send, instead)
     finally:
-        if body is not None:
+        if body is not None and body.file is not None:
             body.close()
 
 
@@ -184,11 +184,11 @@ def request_of(scope: Scope) -> Request:
     path = scope.get("raw_path") or quote(scope["path"], safe="/:@!$&'()*+,;=~").encode()
     if b"?" in path:
         path = path.partition(b"?")[0]
-    routed = _routed(scope) if scope.get("root_path") else (scope["path"],)
+    routed = _list_routed(scope) if scope.get("root_path") else (scope["path"],)
     return Request(scope["method"], path, scope.get("query_string", b""), scope["headers"], routed)
 
 
-def _routed(scope: Scope) -> tuple[str, ...]:
+def _list_routed(scope: Scope) -> tuple[str, ...]:
     """The path as it is routed: whole, and inside of what serves it under a prefix (``root_path``, a mount)."""
     path, root = scope["path"], scope["root_path"].rstrip("/")
     return (path, path[len(root) :]) if root and path.startswith(f"{root}/") else (path,)
@@ -249,7 +249,9 @@ class AsgiExchange(Exchange):
             if self.instead is None and self.claim is not None and not self.settled:
                 raise RuntimeError("The application ended without a complete response.")
         finally:
-            self._let_hear()
+            self._is_audible = True
+            if self._waiting is not None:
+                self._waiting.set()
             for name in inner:  # routers' notes in it are read around us
                 if name not in scope and name not in (HELD, _HANDLERS):
                     scope[name] = inner[name]
@@ -328,30 +330,24 @@ class AsgiExchange(Exchange):
         if kind == _BODY and not message.get("more_body", False):
             reached = not self._routed or self._routed in self._inner
             await self.settle(capture, self.error, Course(raised=self.error is not None, reached=reached))
-            await self._finish()
+            if self._waiting is not None:
+                self._waiting.set()
+            try:
+                await self._release(capture.rest() or [b""], complete=True)
+            finally:
+                self._complete = True
         elif capture.endless or (kind == _BODY and capture.may_begin):
             if capture.endless:
                 self._let_hear()
             await self._release(capture.leaving())
 
-    async def _finish(self) -> None:
-        """Send what is left of a response that is recorded."""
-        if self._waiting is not None:
-            self._waiting.set()
-        *chunks, last = self._capture.rest() or [b""]
-        try:
-            await self._release(chunks)
-            await self._forward({"type": _BODY, "body": last})
-        finally:
-            self._complete = True
-
-    async def _release(self, chunks: list[bytes]) -> None:
+    async def _release(self, chunks: list[bytes], *, complete: bool = False) -> None:
         """Send chunks of a response, and its start before the first."""
         if not self.sent:
             capture = self._capture
             await self._forward({"type": _START, "status": capture.status, "headers": list(capture.headers)})
-        for chunk in chunks:
-            await self._forward({"type": _BODY, "body": chunk, "more_body": True})
+        for number, chunk in enumerate(chunks, 1):
+            await self._forward({"type": _BODY, "body": chunk, "more_body": not complete or number < len(chunks)})
 
     async def _forward(self, message: Message) -> None:
         """Send to the client; that it has gone must not keep the response from being recorded."""
@@ -383,12 +379,12 @@ class _ExceptionHandlers(dict[Any, Any]):
         self._exchange = exchange
 
     def __getitem__(self, kind: Any) -> Any:
-        return self._noted(super().__getitem__(kind))
+        return self._note(super().__getitem__(kind))
 
     def get(self, status: Any, default: Any = None) -> Any:
-        return self._noted(super().get(status, default))
+        return self._note(super().get(status, default))
 
-    def _noted(self, handler: Any) -> Any:
+    def _note(self, handler: Any) -> Any:
         error = sys.exc_info()[1]
         if handler is not None and isinstance(error, Exception):
             self._exchange.error = error

@@ -39,7 +39,8 @@ class Body:
         self._memory = policy.body_memory
         self._held: bytes | bytearray = b""
         """The body in memory: most come in one chunk, which is not copied."""
-        self._file: SpooledTemporaryFile[bytes] | None = None
+        self.file: SpooledTemporaryFile[bytes] | None = None
+        """The body that is too large for memory; to be closed."""
         self.length = 0
         self.hash = hasher(request) if b"content-type" in request.fields else hashlib.sha256()
         """Its digest represents the body in a fingerprint."""
@@ -54,14 +55,14 @@ class Body:
         if self.length > self._limit:
             self._refuse()
         self.hash.update(chunk)
-        if self._file is None and self.length > self._memory:
-            self._file = SpooledTemporaryFile()  # noqa: SIM115 - closed by close()
-            self._file.rollover()
-            self._file.write(self._held)
+        if self.file is None and self.length > self._memory:
+            self.file = SpooledTemporaryFile()  # noqa: SIM115 - closed by close()
+            self.file.rollover()
+            self.file.write(self._held)
             self._held = b""
-        if self._file is not None:
-            self._file.seek(0, io.SEEK_END)
-            self._file.write(chunk)
+        if self.file is not None:
+            self.file.seek(0, io.SEEK_END)
+            self.file.write(chunk)
         elif self._held:
             if isinstance(self._held, bytes):
                 self._held = bytearray(self._held)
@@ -98,23 +99,23 @@ class Body:
 
     def chunk(self, at: int) -> bytes:
         """The chunk that begins at ``at``: all of a body in memory, when asked from its beginning."""
-        return bytes(self._held) if self._file is None else self.part(at, CHUNK)
+        return bytes(self._held) if self.file is None else self.part(at, CHUNK)
 
     def part(self, at: int, size: int) -> bytes:
         """Up to ``size`` bytes from ``at``."""
-        if self._file is None:
+        if self.file is None:
             return bytes(self._held[at : at + size])
-        self._file.seek(at)
-        return self._file.read(size)
+        self.file.seek(at)
+        return self.file.read(size)
 
     def open(self) -> BinaryIO:
         """The body as a file of its own, from its beginning, for sync code."""
-        return io.BytesIO(self._held) if self._file is None else io.BufferedReader(Reader(self), CHUNK)
+        return io.BytesIO(self._held) if self.file is None else io.BufferedReader(Reader(self), CHUNK)
 
     def close(self) -> None:
         """Let the temporary file go."""
-        if self._file is not None:
-            self._file.close()
+        if self.file is not None:
+            self.file.close()
 
 
 class Reader(io.RawIOBase):
@@ -183,7 +184,7 @@ def without_boundary(content_type: bytes) -> bytes:
     return _BOUNDARY.sub(rb"", content_type) if _MULTIPART.match(content_type) else content_type
 
 
-def framed(*texts: object) -> bytes:
+def frame(*texts: object) -> bytes:
     """Texts of a form that was parsed, and whose bytes are gone, as they count for a fingerprint."""
     encoded = [str(text).encode("utf-8", "surrogatepass") for text in texts]
     return b"".join(len(text).to_bytes(8, "big") + text for text in encoded)

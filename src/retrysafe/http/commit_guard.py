@@ -6,7 +6,6 @@ one place, for every framework.
 
 from __future__ import annotations
 
-import sys
 from contextvars import ContextVar
 from enum import Enum
 
@@ -57,26 +56,21 @@ class CommitWatch:
         if self.phase is Phase.OVER:
             raise ConfigurationError(USED_LATE)
 
-    def committed_other(self) -> None:
+    def note_other_commit(self) -> None:
         """Another session has committed to the same database, where nothing of ours could hold it back or undo it."""
-        self._claim.emit("outside_commit", when=self.phase.value)
+        self._claim._emit("outside_commit", when=self.phase.value)
 
 
 _watch: ContextVar[CommitWatch | None] = ContextVar("retrysafe_watch", default=None)
 
 
-def watched() -> CommitWatch | None:
+def find_watch() -> CommitWatch | None:
     """The transactional request around the running code, also when its response is over."""
     return _watch.get()
 
 
-def watch(claim: Claim, address: str) -> CommitWatch | None:
-    """Watch over a request from here on, as far as a library is loaded that can be watched."""
-    if "sqlalchemy.orm" not in sys.modules:
-        return None
-    from retrysafe.http import sessions
-
-    sessions.listen()
+def watch(claim: Claim, address: str) -> CommitWatch:
+    """Watch over a request from here on."""
     made = CommitWatch(claim, address)
     _watch.set(made)
     return made

@@ -22,7 +22,7 @@ from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.django_serving import (
     GUARDED,
     Again,
-    guarded_request_of,
+    find_guarded_request,
     guards_itself,
     leave_to_inner,
     login_pages,
@@ -88,28 +88,28 @@ def idempotent(boundary: Boundary, *, principal: Principal = UNSAID, **options: 
     guard = guard_of(boundary, principal, {"required": True, "methods": UNSAFE, **options})
 
     def decorate(view: V) -> V:
-        guarded: V = _guarded(guard, view)
+        guarded: V = _guard_view(guard, view)
         setattr(guarded, GUARDED, True)
         return guarded
 
     return decorate
 
 
-def _guarded(guard: Guard, view: Any) -> Any:
+def _guard_view(guard: Guard, view: Any) -> Any:
     if iscoroutinefunction(view):
-        return _guarded_async(guard, view)
+        return _guard_async_view(guard, view)
 
     @wraps(view)
     def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         run = partial(view, request, *args, **kwargs)
         inside = partial(in_atomic_requests, guarded, run, besides=own_alias(guard))
-        return serve(guard, request, partial(_answered, request, inside), partial(in_atomic_requests, guarded, run))
+        return serve(guard, request, partial(_answer, request, inside), partial(in_atomic_requests, guarded, run))
 
     take_over_atomic_requests(guarded)
     return guarded
 
 
-def _guarded_async(guard: Guard, view: Any) -> Any:
+def _guard_async_view(guard: Guard, view: Any) -> Any:
     """As Django adapts async views to sync middleware: the guard in the thread of sync code, the view on the loop."""
     if guard.transactional:
         raise ConfigurationError(ASYNC_VIEW.format(view=view, alias=guard.entry.alias))
@@ -117,7 +117,7 @@ def _guarded_async(guard: Guard, view: Any) -> Any:
     @wraps(view)
     async def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         run = partial(to_its_end(async_to_sync(view)), request, *args, **kwargs)
-        inside = partial(_answered, request, run)
+        inside = partial(_answer, request, run)
         response: HttpResponseBase = await sync_to_async(serve)(guard, request, inside, run)
         return response
 
@@ -128,7 +128,7 @@ _REFUSALS = (Http404, PermissionDenied, BadRequest, SuspiciousOperation, MultiPa
 """Exceptions by which a view refuses a request, and which Django answers by a 4xx."""
 
 
-def _answered(request: HttpRequest, run: Callable[[], HttpResponseBase]) -> Any:
+def _answer(request: HttpRequest, run: Callable[[], HttpResponseBase]) -> Any:
     """Run a view; its refusals become responses as Django makes them, so that they are kept like others."""
     try:
         return run()
@@ -240,7 +240,7 @@ class IdempotencyMiddleware:
 
     def process_view(self, request: HttpRequest, view: Any, args: Any, kwargs: Any) -> None:
         """Refuse views that find out later who calls, or would leave the thread of the transaction."""
-        guarded = guarded_request_of(request)
+        guarded = find_guarded_request(request)
         if guarded is None or guarded.exchange.guard is not self.guard or guarded.exchange.claim is None:
             return
         guarded.reached = True
@@ -257,7 +257,7 @@ class IdempotencyMiddleware:
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponseBase | None:
         """Take note of what a view raised, before a response is made of it."""
-        guarded = guarded_request_of(request)
+        guarded = find_guarded_request(request)
         if guarded is None:
             return None
         guarded.caught = exception
@@ -277,7 +277,7 @@ def _view_of(request: HttpRequest) -> Any:
 
 def _remember(request: HttpRequest | None = None, **_: Any) -> None:
     """Take note of an error of which Django makes its page for status 500."""
-    guarded = None if request is None else guarded_request_of(request)
+    guarded = None if request is None else find_guarded_request(request)
     error = sys.exc_info()[1]
     if guarded is not None and isinstance(error, Exception):
         guarded.uncaught = error
@@ -306,10 +306,10 @@ def guard_of_settings(name: str) -> Guard:
             f"IdempotencyMiddleware needs the setting {name} = {{'BOUNDARY': 'shop.boundaries.orders', …}}."
         )
     options: Any = {str(option).lower(): value for option, value in given.items()}
-    boundary, principal = _imported(options.pop("boundary")), options.pop("principal", UNSAID)
+    boundary, principal = _import_object(options.pop("boundary")), options.pop("principal", UNSAID)
     if not isinstance(boundary, Boundary):
         raise ConfigurationError(f"{name}['BOUNDARY'] is {boundary!r}, not a Boundary or the dotted path to one.")
-    found = principal if principal in ("user", SHARED) else _imported(principal)
+    found = principal if principal in ("user", SHARED) else _import_object(principal)
     if found != "user":
         check(found, _USER, f'"PRINCIPAL": "{SHARED}",')
     return guard_of(boundary, found, options)
@@ -318,7 +318,7 @@ def guard_of_settings(name: str) -> Guard:
 _USER = '"PRINCIPAL": "user",  # request.user; or the dotted path to a function of the request'
 
 
-def _imported(found: Any) -> Any:
+def _import_object(found: Any) -> Any:
     if not isinstance(found, str):
         return found
     try:
@@ -342,21 +342,21 @@ def check_preconditions(
     return None if unmet is None else response_of(unmet.response)
 
 
-def served_routes(project: object) -> Iterator[ServedRoute]:
+def find_routes(project: object) -> Iterator[ServedRoute]:
     """The class-based views of the project with a ``post`` or ``patch``.
 
     Which methods a plain function serves cannot be known, so that those are not listed.
     """
     whole = any(name.startswith(__name__) for name in settings.MIDDLEWARE)
     resolver: Any = get_resolver()
-    return _served(resolver.url_patterns, "/", whole=whole)
+    return _list_served(resolver.url_patterns, "/", whole=whole)
 
 
-def _served(patterns: Iterable[Any], prefix: str, *, whole: bool) -> Iterator[ServedRoute]:
+def _list_served(patterns: Iterable[Any], prefix: str, *, whole: bool) -> Iterator[ServedRoute]:
     for pattern in patterns:
         template = f"{prefix}{pattern.pattern}"
         if hasattr(pattern, "url_patterns"):
-            yield from _served(pattern.url_patterns, template, whole=whole)
+            yield from _list_served(pattern.url_patterns, template, whole=whole)
             continue
         view = getattr(pattern.callback, "view_class", None) or getattr(pattern.callback, "cls", None)
         if view is RedirectView:  # it answers every method, and does nothing: Django's admin has one for each model

@@ -14,7 +14,7 @@ from typing import Any
 from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
 from retrysafe.http.asgi import request_of as request_of_scope
-from retrysafe.http.bodies import Body, framed
+from retrysafe.http.bodies import Body, frame
 from retrysafe.http.chunks import ChunkedExchange, StreamedResponse
 from retrysafe.http.guard import Course, Guard
 from retrysafe.http.messages import Request, Response, latin
@@ -54,7 +54,7 @@ def of_user(request: Any) -> Any:
     return getattr(user, "pk", None) if user is not None and user.is_authenticated else None
 
 
-def guarded_request_of(request: HttpRequest) -> GuardedRequest | None:
+def find_guarded_request(request: HttpRequest) -> GuardedRequest | None:
     """The guarded request that a request of Django is part of."""
     found = request.__dict__.get(_GUARDED_REQUEST)
     return found if isinstance(found, GuardedRequest) else None
@@ -138,7 +138,7 @@ class GuardedRequest:
         try:
             answer = self.exchange.serve(lambda: self._run(view))
         except Exception as error:
-            made = self._made_of(error)
+            made = self._find_made(error)
             if made is not None:
                 return made
             raise
@@ -147,7 +147,7 @@ class GuardedRequest:
         assert self._given is not None
         return _outgoing(self._given, answer.chunks, on_a_loop=is_on_a_loop(self._request))
 
-    def _made_of(self, error: Exception) -> HttpResponseBase | None:
+    def _find_made(self, error: Exception) -> HttpResponseBase | None:
         """The response that Django has made of an error."""
         made = self._given
         return made if error is self.uncaught and not isinstance(made, Again) else None
@@ -160,11 +160,11 @@ class GuardedRequest:
     def _run(self, view: View) -> StreamedResponse:
         self._begin_anew()
         with self._noting_writes():
-            given = self._given = rendered(view())
+            given = self._given = render(view())
         if self.uncaught is not None and given.status_code >= 500:
             raise self.uncaught
         course = Course(self._is_marked(), self.reached, self._wrote)
-        return _streamed(given, self.caught, course, on_a_loop=is_on_a_loop(self._request))
+        return _stream(given, self.caught, course, on_a_loop=is_on_a_loop(self._request))
 
     def _is_marked(self) -> bool:
         """Tell whether the claim's transaction is to be rolled back, as by an exception under ATOMIC_REQUESTS."""
@@ -190,7 +190,7 @@ def admit(guard: Guard, request: HttpRequest, *, of_view: bool = True) -> Guarde
     head = request_of(request)
     if getattr(request, CLAIM, None) is not None:
         _refuse_unseen(request, of_view=of_view)
-    held = _held_around(request)
+    held = _find_outer(request)
     if is_inside(guard, head, held):
         request.__dict__[CLAIM] = None if held is None else held.claim
         return None
@@ -199,9 +199,9 @@ def admit(guard: Guard, request: HttpRequest, *, of_view: bool = True) -> Guarde
     return None if key is None else GuardedRequest(guard, request, key, of_view=of_view)
 
 
-def _held_around(request: HttpRequest) -> Any:
+def _find_outer(request: HttpRequest) -> Any:
     """The exchange that the request is part of: of a guard within Django, or of one around it."""
-    guarded = guarded_request_of(request)
+    guarded = find_guarded_request(request)
     if guarded is not None:
         return guarded.exchange
     return getattr(request, "scope", request.META).get(HELD)
@@ -215,7 +215,7 @@ def leave_to_inner(guard: Guard, request: HttpRequest) -> None:
 
 def _refuse_unseen(request: HttpRequest, *, of_view: bool) -> None:
     """Raise `ConfigurationError` in a view that guards itself, but whose middleware has claimed in its place."""
-    outer = guarded_request_of(request)
+    outer = find_guarded_request(request)
     if of_view and outer is not None and not outer.of_view:
         raise ConfigurationError(
             f"The view of {request.path} is guarded itself, but IdempotencyMiddleware has not seen that, and has "
@@ -235,11 +235,11 @@ def serve(
     if guarded is None:
         return (passing or view)()
 
-    def begun() -> HttpResponseBase:
+    def begin() -> HttpResponseBase:
         guarded.begin(request)
         return view()
 
-    return guarded.serve(begun)
+    return guarded.serve(begin)
 
 
 def refuse_open_transactions() -> None:
@@ -299,7 +299,7 @@ class RequestBody:
         if hasattr(request, "_body"):
             body.add(request._body)
         elif not getattr(request, "_read_started", False):
-            self._input = self._kept()
+            self._input = self._keep_input()
             request._stream = self._input
         elif hasattr(request, "_post"):
             self._parsed = True
@@ -311,7 +311,7 @@ class RequestBody:
                 "around the middleware that reads it, or let that read request.body."
             )
 
-    def _kept(self) -> Input:
+    def _keep_input(self) -> Input:
         request = self._request
         environ = {
             name: request.META[name] for name in ("CONTENT_LENGTH", "HTTP_TRANSFER_ENCODING") if name in request.META
@@ -356,10 +356,10 @@ def _form(request: HttpRequest) -> Iterator[bytes]:
     """A form that was parsed, and whose bytes are gone, as it counts for a fingerprint."""
     for name, values in request.POST.lists():
         for value in values:
-            yield framed(name, value)
+            yield frame(name, value)
     for name, files in request.FILES.lists():
         for file in files:
-            yield framed(name, file.name, file.content_type, file.size)
+            yield frame(name, file.name, file.content_type, file.size)
             yield from file.chunks()
             file.seek(0)
 
@@ -367,7 +367,7 @@ def _form(request: HttpRequest) -> Iterator[bytes]:
 # ------------------------------------------------------------ the view's response
 
 
-def rendered(response: Any) -> Any:
+def render(response: Any) -> Any:
     """A view's response with its template rendered. Raises `TypeError` for what is none."""
     if asyncio.iscoroutine(response):
         response.close()
@@ -380,7 +380,7 @@ def rendered(response: Any) -> Any:
     return response if getattr(response, "is_rendered", True) else unrendered.render()
 
 
-def _streamed(response: Any, error: Exception | None, course: Course, *, on_a_loop: bool) -> StreamedResponse:
+def _stream(response: Any, error: Exception | None, course: Course, *, on_a_loop: bool) -> StreamedResponse:
     headers = latin((str(name), str(value)) for name, value in response.items())
     cookies = latin(("Set-Cookie", morsel.output(header="").strip()) for morsel in response.cookies.values())
     content = Content(response, on_a_loop=on_a_loop)
@@ -402,15 +402,15 @@ class Content:
         if not response.streaming:
             return iter([response.content])
         if response.is_async and self._on_a_loop:
-            return self._stepped(response.streaming_content)
+            return self._step(response.streaming_content)
         return iter(response)
 
-    def _stepped(self, chunks: AsyncIterator[bytes]) -> Iterator[bytes]:
+    def _step(self, chunks: AsyncIterator[bytes]) -> Iterator[bytes]:
         """The chunks of an async iterator, one by one, each taken on the server's loop."""
         closing = getattr(chunks, "aclose", None)
         if closing is not None:
             self._closers.append(async_to_sync(closing))
-        take = async_to_sync(_taken)
+        take = async_to_sync(_take_next)
         while (chunk := take(chunks)) is not None:
             yield chunk
 
@@ -426,7 +426,7 @@ class Content:
             closer()
 
 
-async def _taken(chunks: AsyncIterator[bytes]) -> bytes | None:
+async def _take_next(chunks: AsyncIterator[bytes]) -> bytes | None:
     return await anext(chunks, None)
 
 

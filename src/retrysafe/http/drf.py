@@ -135,10 +135,10 @@ class IdempotentMixin(APIView):
             self._guarded_request = admit(guard, request)
         except Refusal as refusal:
             self._guarded_request = refusal
-            return self._refused(guard, refusal, run)
+            return self._refuse(guard, refusal, run)
         return run() if self._guarded_request is None else self._guarded_request.serve(run)
 
-    def _refused(self, guard: Guard, refusal: Refusal, run: Callable[[], HttpResponseBase]) -> HttpResponseBase:
+    def _refuse(self, guard: Guard, refusal: Refusal, run: Callable[[], HttpResponseBase]) -> HttpResponseBase:
         """A refusal, to clients that pass authentication, permissions and throttles."""
         try:
             return run()

@@ -31,6 +31,7 @@ A live response is recorded without its body. Where all is held (in a transactio
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NoReturn, Protocol
@@ -224,7 +225,7 @@ class Exchange:
             instead = self.instead
             if not isinstance(instead, RetryTransaction):
                 return instead
-            pause = None if self.sent or self.tried is None else self.tried.restart_pause(self.restarts)
+            pause = None if self.sent or self.tried is None else self.tried._restart_pause(self.restarts)
             if pause is None:
                 return self.guard.refusal(instead)
             self.restarts += 1
@@ -263,7 +264,7 @@ class Exchange:
                 self.instead = guard.replay(claim)
             else:
                 self.claim = claim
-                self._watch = commit_guard.watch(claim, guard.entry.address) if guard.transactional else None
+                self._watch = _watch_commits(claim, guard.entry.address) if guard.transactional else None
 
     async def settle(self, capture: Capture, error: Exception | None, course: Course) -> None:
         """Record the response before the client can see the end of it; ``error`` is what it was made of, if known."""
@@ -294,7 +295,7 @@ class Exchange:
         finally:
             if self._watch is not None:
                 self._watch.phase = Phase.OVER
-        if error is not None and (lost := self.guard.lost(error)) is not None:
+        if error is not None and (lost := self.guard.find_lost(error)) is not None:
             self.preempt(lost)
 
     def preempt(self, instead: Response | Refusal | RetryTransaction) -> NoReturn:
@@ -316,6 +317,16 @@ class Exchange:
                 self.instead = error
                 return
         raise error
+
+
+def _watch_commits(claim: Claim, address: str) -> CommitWatch | None:
+    """Watch over what a request does to the database, as far as a library is loaded that can be watched."""
+    if "sqlalchemy.orm" not in sys.modules:
+        return None
+    from retrysafe.http import sessions
+
+    sessions.listen()
+    return commit_guard.watch(claim, address)
 
 
 class UnaryExchange(Exchange):

@@ -27,12 +27,12 @@ from retrysafe.http.asgi import (
     Receive,
     Scope,
     Send,
-    guarded,
     request_of,
+    serve_guarded,
 )
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.guard import Guard
-from retrysafe.http.policy import Options, ServedRoute, declared_by, policy
+from retrysafe.http.policy import Options, ServedRoute, find_declared, policy
 from retrysafe.http.principals import UNSAID, Principal
 
 with NeedsExtra("fastapi", "fastapi", "starlette"):
@@ -139,7 +139,7 @@ class _Route(APIRoute):
     idempotency: ClassVar[Idempotency]
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **kwargs: Any) -> None:
-        self._declared = declared_by(endpoint)
+        self._declared = find_declared(endpoint)
         self._guard = self.idempotency.guard.of(endpoint)
         chosen = self._guard.policy
         methods = {method.upper() for method in kwargs.get("methods") or ("GET",)} & chosen.methods
@@ -149,7 +149,7 @@ class _Route(APIRoute):
             given: Sequence[Any] = kwargs.get("dependencies") or ()
             kwargs["dependencies"] = [*(one for one in given if one.dependency is not begin), Depends(begin)]
         if needs:
-            kwargs["openapi_extra"] = _documented(
+            kwargs["openapi_extra"] = _document(
                 kwargs.get("openapi_extra"), openapi.extra(self._guard, required=needs == {"required"})
             )
         super().__init__(path, endpoint, **kwargs)
@@ -163,15 +163,15 @@ class _Route(APIRoute):
         if scope["method"] not in (self.methods or ()):
             await super().handle(scope, receive, send)
             return
-        if declared_by(self.endpoint) is not self._declared:
+        if find_declared(self.endpoint) is not self._declared:
             raise ConfigurationError(
                 f"@policy stands above the decorator that makes a route of {self.endpoint!r}, which has not seen it: "
                 "put it beneath, directly on the function."
             )
-        await guarded(self._guard, super().handle, scope, receive, send, None)
+        await serve_guarded(self._guard, super().handle, scope, receive, send, None)
 
 
-def _included(routes: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+def _list_included(routes: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
     """Every route as it is served, and as its router has it: older versions of FastAPI copy those of included ones."""
     contexts = getattr(routing, "iter_route_contexts", None)
     if contexts is None:
@@ -179,7 +179,7 @@ def _included(routes: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
     return ((context, context.original_route) for context in contexts(list(routes)))
 
 
-def _documented(given: dict[str, Any] | None, made: dict[str, Any]) -> dict[str, Any]:
+def _document(given: dict[str, Any] | None, made: dict[str, Any]) -> dict[str, Any]:
     """Merge the user's OpenAPI fields, which override ours."""
     given = given or {}
     if openapi.EXTENSION in given:
@@ -223,12 +223,12 @@ class IdempotencyMiddleware(starlette.IdempotencyMiddleware):
 
     def flat(self, routes: Iterable[Any]) -> Iterator[tuple[Any, object]]:
         """Every route with what matches requests for it: those of included routers know their prefix."""
-        for served, route in _included(routes):
+        for served, route in _list_included(routes):
             yield served, route if isinstance(route, _Route) else served
 
-    def guarded_by_itself(self, route: object, endpoint: object) -> frozenset[str]:
+    def own_methods(self, route: object, endpoint: object) -> frozenset[str]:
         """The methods by which a route is guarded on its own."""
-        return route.guarded if isinstance(route, _Route) else super().guarded_by_itself(route, endpoint)
+        return route.guarded if isinstance(route, _Route) else super().own_methods(route, endpoint)
 
     def late(self, matcher: Any) -> tuple[str, ...]:
         """Names of the generators among a route's dependencies that end after its response."""
@@ -246,6 +246,6 @@ def check_preconditions(request: Request, current: Version | None, *, required: 
         raise HTTPException(unmet.status, unmet.detail, unmet.fields)
 
 
-def served_routes(app: Any) -> Iterator[ServedRoute]:
+def find_routes(app: Any) -> Iterator[ServedRoute]:
     """The routes for POST and PATCH of an application."""
-    return starlette.served_routes(app, IdempotencyMiddleware)
+    return starlette.find_routes(app, IdempotencyMiddleware)

@@ -130,7 +130,7 @@ class Installed:
         app.extensions[_EXTENSION] = self
         app.wsgi_app = self._serve_wsgi  # type: ignore[method-assign]
         app.dispatch_request = self._dispatch  # type: ignore[method-assign]
-        app.register_error_handler(Refusal, self._refused)
+        app.register_error_handler(Refusal, self._refuse)
         request_started.connect(self._keep_body, app, weak=False)
 
     # ------------------------------------------------------------ which guard
@@ -157,18 +157,18 @@ class Installed:
             if view is not None:
                 yield view if view.startswith(("/", "http://", "https://")) else url_for(view)
 
-    def _served(self) -> Iterator[tuple[Container[str], str]]:
+    def _list_served(self) -> Iterator[tuple[Container[str], str]]:
         return ((rule.methods or (), rule.rule) for rule in self._app.url_map.iter_rules())
 
     def _rule(self) -> RouteRule | None:
         """Return the rule of the requested view, or of the innermost blueprint that has one."""
-        marked = self._marked()
+        marked = self._find_mark()
         if marked is not None:
             return marked
         rules: dict[str, RouteRule] = self._app.extensions.get(_BLUEPRINTS, {})
         return next((rules[name] for name in request.blueprints if name in rules), None)
 
-    def _marked(self) -> RouteRule | None:
+    def _find_mark(self) -> RouteRule | None:
         """Return the rule that a decorator has set on the view, or on the method of a class of views."""
         view = self._app.view_functions.get(request.endpoint or "")
         found = _mark_of(view) or _mark_of(getattr(getattr(view, "view_class", None), request.method.lower(), None))
@@ -193,7 +193,7 @@ class Installed:
 
     def _keep_body(self, app: Flask, **signal: Any) -> None:
         """Before anybody reads the body, begin to keep what is read of it."""
-        self._guard.warn_of_unmatched(self._served)
+        self._guard.warn_of_unmatched(self._list_served)
         rule = self._rule()
         guard = self.guard(rule)
         guarded = request.method in guard.policy.methods and not (rule is not None and rule.need == "off")
@@ -202,11 +202,11 @@ class Installed:
 
     def _dispatch(self, *args: Any) -> Any:
         """A decorated view is guarded beneath the decorators that stand above; every other one here."""
-        if request.routing_exception is not None or self._marked() is not None:
+        if request.routing_exception is not None or self._find_mark() is not None:
             return self._dispatch_request(*args)
         return self.serve(self._rule(), lambda: self._dispatch_request(*args))
 
-    def _refused(self, refusal: Refusal) -> Response:
+    def _refuse(self, refusal: Refusal) -> Response:
         """A body that is refused while a ``before_request`` function reads it."""
         return self._ours(self.guard(self._rule()).answer(refusal))
 
@@ -225,7 +225,7 @@ class Installed:
             )
         guard, off = self.guard(rule), rule is not None and rule.need == "off"
         held: ChunkedExchange | None = request.environ.get(HELD)
-        asked = _asked()
+        asked = _make_request()
         if nested.is_inside(guard, asked, held, off=off) or off:
             return view()
         try:
@@ -235,11 +235,11 @@ class Installed:
         if exchange is None:
             return view()
         request.environ[_KEPT] = rule
-        return self._exchanged(exchange, view)
+        return self._exchange(exchange, view)
 
     def _admit(self, guard: Guard) -> ChunkedExchange | None:
         """Read the request, its body last; None when it passes untouched. Raises `Refusal`."""
-        asked = _asked()
+        asked = _make_request()
         key = guard.admit(asked)
         if key is None:
             return None
@@ -248,7 +248,7 @@ class Installed:
         source.finish()
         return ChunkedExchange(guard, asked, key, source.body, whose)
 
-    def _exchanged(self, exchange: ChunkedExchange, view: Callable[[], Any]) -> Response:
+    def _exchange(self, exchange: ChunkedExchange, view: Callable[[], Any]) -> Response:
         environ = request.environ
         environ[HELD] = exchange
         response = self._app.response_class()
@@ -332,7 +332,7 @@ class _Swapped:
 # ------------------------------------------------------------ the body
 
 
-def _asked() -> messages.Request:
+def _make_request() -> messages.Request:
     """The head of Flask's request, with the rule by which it is routed."""
     asked = request_of(request.environ)
     if request.url_rule is not None:
@@ -402,7 +402,7 @@ def idempotent(
             _mark_blueprint(guarded, RouteRule(cast("Need", need), boundary, principal, options))
             return guarded
         chosen: Options = {"methods": UNSAFE, **options}
-        return _guarded_view(guarded, RouteRule(cast("Need", need), boundary, principal, chosen))
+        return _guard_view(guarded, RouteRule(cast("Need", need), boundary, principal, chosen))
 
     return decorate
 
@@ -415,7 +415,7 @@ def _mark_blueprint(blueprint: Blueprint, rule: RouteRule) -> None:
     blueprint.record(remember)
 
 
-def _guarded_view(view: Callable[..., Any], rule: RouteRule) -> Callable[..., Any]:
+def _guard_view(view: Callable[..., Any], rule: RouteRule) -> Callable[..., Any]:
     @wraps(view)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         installed: Installed | None = current_app.extensions.get(_EXTENSION)
@@ -452,7 +452,7 @@ def check_preconditions(request: Request, current: Version | None, *, required: 
     abort(unmet.status, unmet.detail, response)
 
 
-def served_routes(app: Flask) -> Iterator[ServedRoute]:
+def find_routes(app: Flask) -> Iterator[ServedRoute]:
     """The routes for POST and PATCH of an application, guarded if it has an `Idempotency`."""
     found: Policed = "guarded" if _EXTENSION in app.extensions else "unguarded"
     for rule in app.url_map.iter_rules():

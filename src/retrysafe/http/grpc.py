@@ -101,7 +101,7 @@ def _answer_of(stored: Response) -> Answer:
     return Answer(code, details, _metadata(stored.headers), stored.body or b"")
 
 
-def _refused(refusal: Refusal, guard: Guard) -> Answer:
+def _refuse(refusal: Refusal, guard: Guard) -> Answer:
     problem = PROBLEMS[refusal.code]
     trailing: list[tuple[str, str | bytes]] = [
         ("retrysafe-code", refusal.code),
@@ -176,7 +176,7 @@ class _Context:
     def trailing_metadata(self) -> Metadata:
         return self._trailing
 
-    def ended(self, body: bytes) -> Answer:
+    def end_call(self, body: bytes) -> Answer:
         """Return the call's answer after the handler returned."""
         return Answer(self._code, self._details, self._trailing, body)
 
@@ -207,7 +207,7 @@ async def _perform(handler: Any, raw: bytes, context: _Context) -> Answer:
         if not isinstance(aborted, _Aborted) or not every(error, _Aborted):
             raise
         return aborted.answer
-    return context.ended(_write(handler, response, context))
+    return context.end_call(_write(handler, response, context))
 
 
 class _Interceptor:
@@ -228,7 +228,7 @@ class _Interceptor:
             options["headers"] = {*allowed, _STATUS.decode(), _MESSAGE.decode()}
         self.guard = Guard(boundary, options, principal)
 
-    def _guarded(self, details: Any, handler: Any) -> bool | None:
+    def _guards(self, details: Any, handler: Any) -> bool | None:
         """Tell whether calls of this method are guarded; None when they are refused, for answering in streams."""
         need = self.guard.policy.need("POST", details.method)
         named = self.guard.key_field.decode()
@@ -273,7 +273,7 @@ class _Interceptor:
                 return _answer_of(instead), True
         except Refusal as refusal:
             instead = refusal
-        return (ended[0] if instead is None else _refused(instead, self.guard)), False
+        return (ended[0] if instead is None else _refuse(instead, self.guard)), False
 
 
 class IdempotencyInterceptor(_Interceptor, grpc.ServerInterceptor):  # type: ignore[misc]
@@ -294,11 +294,11 @@ class IdempotencyInterceptor(_Interceptor, grpc.ServerInterceptor):  # type: ign
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
         """Guard the handler of a call."""
         handler = continuation(handler_call_details)
-        guarded = self._guarded(handler_call_details, handler)
+        guarded = self._guards(handler_call_details, handler)
         if guarded is False:
             return handler
         if guarded is None:
-            return _like(handler, lambda request, context: _end(context, _unsupported(self.guard)))
+            return _like(handler, lambda request, context: _end(context, _answer_unsupported(self.guard)))
 
         def call(raw: bytes, context: Any) -> bytes | None:
             return _end(context, *run_without_loop(self._call(handler_call_details, handler, raw, context)))
@@ -317,13 +317,13 @@ class AsyncIdempotencyInterceptor(_Interceptor, grpc.aio.ServerInterceptor):  # 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         """Guard the handler of a call."""
         handler = await continuation(handler_call_details)
-        guarded = self._guarded(handler_call_details, handler)
+        guarded = self._guards(handler_call_details, handler)
         if guarded is False:
             return handler
         if guarded is None:
 
             async def refuse(request: Any, context: Any) -> Any:
-                return await _aend(context, _unsupported(self.guard))
+                return await _aend(context, _answer_unsupported(self.guard))
 
             return _like(handler, refuse)
 
@@ -344,8 +344,8 @@ def _write(handler: Any, response: Any, context: _Context) -> bytes:
     return written
 
 
-def _unsupported(guard: Guard) -> Answer:
-    return _refused(Refusal("response-unsupported", "Nothing was done. Streams cannot be replayed."), guard)
+def _answer_unsupported(guard: Guard) -> Answer:
+    return _refuse(Refusal("response-unsupported", "Nothing was done. Streams cannot be replayed."), guard)
 
 
 def _like(handler: Any, behaviour: Any) -> Any:

@@ -23,12 +23,12 @@ from retrysafe.http.messages import (
     REDIRECTS,
     Request,
     Response,
-    dropped_fields,
-    kept,
+    find_dropped_fields,
     leads_to_login,
-    replayed,
+    mark_replay,
+    strip_fields,
 )
-from retrysafe.http.policy import UNSAFE, Options, declared_by, policy_of
+from retrysafe.http.policy import UNSAFE, Options, find_declared, policy_of
 from retrysafe.http.problems import PROBLEMS, Refusal, refusal_of, render, report
 from retrysafe.http.routes import Need
 from retrysafe.protocol import canonical, fingerprint
@@ -90,7 +90,7 @@ class Guard:
         """True if the response commits with the handler's work, so that nothing may leave before it is complete."""
         self.holds_all = self.transactional or self.policy.on_large == "error"
         """True if all of a response waits for its record, so that another one can still stand in its place."""
-        self._dropped = dropped_fields(self.policy.secrets)
+        self._dropped = find_dropped_fields(self.policy.secrets)
         self._largest = self.entry.largest_result
         self._compared = False
         self._of: dict[object, Guard] = {}
@@ -112,7 +112,7 @@ class Guard:
 
     def of(self, handler: object) -> Guard:
         """The guard of a handler: this one, or that with the handler's own policy."""
-        declared = declared_by(handler)
+        declared = find_declared(handler)
         if declared is None:
             return self
         if handler not in self._of:
@@ -134,7 +134,7 @@ class Guard:
         if self.policy.routes is None or self._compared:
             return
         self._compared = True
-        for pattern in self.policy.routes.unmatched(served()):
+        for pattern in self.policy.routes.find_unmatched(served()):
             logger().warning("routes=: %r matches no route of the application, so that it guards nothing.", pattern)
 
     def admit(self, request: Request) -> str | None:
@@ -170,7 +170,7 @@ class Guard:
         named = [found for found in (*around, *own) if principals.is_named(found)]
         if not all(map(principals.is_named, own or around)):
             raise Refusal("principal-missing")
-        return principals.scoped(self.entry.tenant(), *dict.fromkeys(named))
+        return principals.make_scope(self.entry.tenant(), *dict.fromkeys(named))
 
     # ------------------------------------------------------------ the claim
 
@@ -217,7 +217,7 @@ class Guard:
     def judge(self, claim: Claim, response: Response, request: Request, course: Course = RETURNED) -> None:
         """Classify a response, complete but for a body that was too large, and store it if retries get it."""
         policy, status = self.policy, response.status
-        stored = kept(response, policy.headers, self._dropped)
+        stored = strip_fields(response, policy.headers, self._dropped)
         if self._largest is not None:
             stored = self._fitting(stored, self._largest)
         answered = Answered.DONE
@@ -233,7 +233,7 @@ class Guard:
                 status >= 400 or status in _REPEATED_ELSEWHERE or self._asks_to_log_in(claim, response, request, course)
             ):
                 answered = Answered.UNEXECUTED if undone else Answered.DECLINED
-        claim.answered(answered, stored, f"HTTP {response.status}")
+        claim._take_answer(answered, stored, f"HTTP {response.status}")
 
     def _asks_to_log_in(self, claim: Claim, response: Response, request: Request, course: Course) -> bool:
         """Tell whether a redirect asks to log in first, and then to repeat the request.
@@ -244,7 +244,7 @@ class Guard:
             return False
         if not course.reached:
             return True
-        wrote = self.transactional and not course.raised and (course.wrote or claim.tx_taken)
+        wrote = self.transactional and not course.raised and (course.wrote or claim._tx_taken)
         return not wrote and leads_to_login(request, response, (*self.policy.login_pages, *self.login_pages()))
 
     def _fitting(self, response: Response, largest: int) -> Response:
@@ -255,7 +255,7 @@ class Guard:
 
     def replay(self, claim: Claim) -> Response:
         """The response to a retry."""
-        return replayed(claim.result)
+        return mark_replay(claim.result)
 
     # ------------------------------------------------------------ the layer's own answers
 
@@ -281,7 +281,7 @@ class Guard:
         """Tell whether a response reports an error after which the whole transaction has to run again."""
         return status >= 500 and self.entry.restarts(error)
 
-    def lost(self, error: BaseException | None) -> Refusal | None:
+    def find_lost(self, error: BaseException | None) -> Refusal | None:
         """The refusal after the handler has found that another attempt has its key, or that it has to wait."""
         if isinstance(error, Postponed):
             return refusal_of(error)

@@ -16,7 +16,7 @@ from retrysafe.boundary import Boundary
 from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
 from retrysafe.http import asgi, openapi
-from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, guarded, request_of
+from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, request_of, serve_guarded
 from retrysafe.http.conditional import Unmet, Version, evaluate
 from retrysafe.http.guard import Guard
 from retrysafe.http.policy import GUARDED_BY_DEFAULT, Options, Policed, ServedRoute
@@ -72,8 +72,8 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
             hooks.append(_note)
         asked = request_of(scope)
         if guard.key_field in asked.fields and guard.need(asked) != "off":
-            receive = _kept(scope, receive)
-        await guarded(guard, self.app, scope, receive, send, self.whose)
+            receive = _replay_body(scope, receive)
+        await serve_guarded(guard, self.app, scope, receive, send, self.whose)
 
     async def whose(self, scope: Scope) -> object:
         """The principal of the request."""
@@ -81,7 +81,7 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
         return await afind(self.guard.principal, request)
 
 
-def _kept(scope: Any, receive: Receive) -> Receive:
+def _replay_body(scope: Any, receive: Receive) -> Receive:
     """``receive``, which gives the body from where Litestar keeps it if a middleware around has read it.
 
     Raises `ConfigurationError` for a form with files, which is kept without its bytes.
@@ -114,10 +114,10 @@ class _Guards:
     def of(self, handler: Any) -> Guard:
         found = self._found.get(handler)
         if found is None:
-            found = self._found[handler] = self._made(handler.opt.get(OPT))
+            found = self._found[handler] = self._make(handler.opt.get(OPT))
         return found
 
-    def _made(self, said: object) -> Guard:
+    def _make(self, said: object) -> Guard:
         if said is None:
             return self.guard
         options: dict[str, Any] = dict(said) if isinstance(said, Mapping) else {"need": said}
@@ -176,7 +176,7 @@ class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
                 handler.operation_class = _operation(handler, guard, required=needs == {"required"})
 
 
-def served_routes(app: Any) -> Iterator[ServedRoute]:
+def find_routes(app: Any) -> Iterator[ServedRoute]:
     """The routes for POST and PATCH of an application."""
     for route in app.routes:
         handlers: list[Any] = getattr(route, "route_handlers", [])

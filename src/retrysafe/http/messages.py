@@ -151,12 +151,12 @@ def _is_at(target: SplitResult, page: SplitResult) -> bool:
     return unquote(target.path) == unquote(page.path) and page.netloc in ("", target.netloc)
 
 
-def dropped_fields(secrets: frozenset[bytes]) -> frozenset[bytes]:
+def find_dropped_fields(secrets: frozenset[bytes]) -> frozenset[bytes]:
     """The fields that are not stored: of one connection only, made anew, and secrets other than ``secrets``."""
     return HOP_BY_HOP | RENEWED | (SECRETS - secrets)
 
 
-def kept(response: Response, allowed: frozenset[bytes] | None, dropped: frozenset[bytes]) -> Response:
+def strip_fields(response: Response, allowed: frozenset[bytes] | None, dropped: frozenset[bytes]) -> Response:
     """The response without the ``dropped`` fields, those that it names in Connection, and what is not ``allowed``."""
     for name, value in response.headers:
         if name == b"connection":
@@ -165,7 +165,7 @@ def kept(response: Response, allowed: frozenset[bytes] | None, dropped: frozense
     return Response(response.status, tuple(headers), response.body)
 
 
-def replayed(stored: Response) -> Response:
+def mark_replay(stored: Response) -> Response:
     """Build the response to a retry: the stored one, marked, not to be cached, and of the right length."""
     body = stored.body or b""
     headers = [line for line in stored.headers if line[0] not in _SET_ANEW]

@@ -59,7 +59,7 @@ def is_inside(guard: Guard, request: Request, held: OuterExchange | None = None,
     outer = held if held is not None else _of_the_same(request)
     if outer is None:
         return False
-    dropped = _dropped(outer.guard, guard, request, off=off)
+    dropped = _find_dropped(outer.guard, guard, request, off=off)
     if dropped:
         if outer.claim is not None:
             outer.claim.not_executed()
@@ -84,7 +84,7 @@ def _path(request: Request) -> str:
     return unquote(request.path.decode("latin-1"))
 
 
-def _dropped(outer: Guard, inner: Guard, request: Request, *, off: bool) -> list[str]:
+def _find_dropped(outer: Guard, inner: Guard, request: Request, *, off: bool) -> list[str]:
     """Return the names of the inner guard's settings that the outer one does not keep."""
     if inner is outer or request.method not in inner.policy.methods:
         return []

@@ -217,7 +217,7 @@ def policy(need: Need, **options: Unpack[Options]) -> Callable[[H], H]:
 
 def own_policy(handler: object, otherwise: Policed) -> Policed:
     """Return the treatment of requests to a handler that may declare that it needs no key."""
-    declared = declared_by(handler)
+    declared = find_declared(handler)
     return "off" if declared is not None and declared.need == "off" else otherwise
 
 
@@ -226,7 +226,7 @@ def serving(view: object, method: str) -> object:
     return getattr(view, method.lower(), view) if isinstance(view, type) else view
 
 
-def declared_by(handler: object) -> Declared | None:
+def find_declared(handler: object) -> Declared | None:
     """The policy that a handler was decorated with."""
     found = getattr(handler, _MARK, None)
     return found if isinstance(found, Declared) else None

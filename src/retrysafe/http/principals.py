@@ -73,7 +73,7 @@ async def afind(principal: Callable[[Any], Any] | None, request: Any) -> object:
         raise RuntimeError("principal= was cancelled by itself, or by something that it waited for.") from error
 
 
-def scoped(tenant: str, *principals: Named) -> str:
+def make_scope(tenant: str, *principals: Named) -> str:
     """One scope of a tenant and the principals of a request, such that no two such lists meet.
 
     A single text without a tenant is its own scope. The number 7 is not the text "7": they come from two ways of
@@ -81,8 +81,8 @@ def scoped(tenant: str, *principals: Named) -> str:
     """
     first = principals[0]
     if len(principals) > 1:
-        framed = "".join(f"{len(text)}:{text}" for text in map(_typed, principals))
-        scope = f"{len(tenant)}:{tenant}+{_hashed(framed)}"
+        framed = "".join(f"{len(text)}:{text}" for text in map(_tag, principals))
+        scope = f"{len(tenant)}:{tenant}+{_hash(framed)}"
     elif isinstance(first, int):
         scope = f"{len(tenant)}:{tenant}#{first}"
     else:
@@ -93,12 +93,12 @@ def scoped(tenant: str, *principals: Named) -> str:
 
 def as_name(text: str) -> str:
     """The text itself where it can be a name in a store, and else its hash."""
-    return text if len(text) <= LONGEST and text.isprintable() else _hashed(text)
+    return text if len(text) <= LONGEST and text.isprintable() else _hash(text)
 
 
-def _typed(principal: Named) -> str:
+def _tag(principal: Named) -> str:
     return f"#{principal}" if isinstance(principal, int) else f":{principal}"
 
 
-def _hashed(text: str) -> str:
+def _hash(text: str) -> str:
     return "sha256:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -27,7 +27,7 @@ class Patterns(Generic[T]):
     """
 
     def __init__(self, said: Mapping[str, T]) -> None:
-        self._rules = [(*_compiled(pattern), value) for pattern, value in said.items()]
+        self._rules = [(*_compile(pattern), value) for pattern, value in said.items()]
         self._known = lru_cache(maxsize=1024)(self._search)
 
     def find(self, method: str, path: str) -> T | None:
@@ -85,7 +85,7 @@ class Routes:
 
     def __init__(self, routes: Mapping[str, Need]) -> None:
         self._patterns = list(routes)
-        needs: dict[str, Need] = {pattern: _checked(pattern, need) for pattern, need in routes.items()}
+        needs: dict[str, Need] = {pattern: _check_need(pattern, need) for pattern, need in routes.items()}
         ranked: dict[str, tuple[int, Need]] = {
             pattern: (rank, need) for rank, (pattern, need) in enumerate(needs.items())
         }
@@ -105,14 +105,14 @@ class Routes:
         """
         paths = set(paths)
         exact = [found for path in paths if (found := self._exact.find(method, path)) is not None]
-        other = [found for path in paths if (found := self._alike.find(method, folded(path))) is not None]
+        other = [found for path in paths if (found := self._alike.find(method, fold(path))) is not None]
         first = min((rank for rank, _ in exact), default=None)
         if any(need == "required" and (first is None or rank < first) for rank, need in other):
             return "required"
         needs: list[Need] = [need for _, need in exact]
         return min(needs, key=NEEDS.index, default=None)
 
-    def unmatched(self, served: Iterable[tuple[Container[str], str]]) -> list[str]:
+    def find_unmatched(self, served: Iterable[tuple[Container[str], str]]) -> list[str]:
         """The patterns that match none of the routes of an application, each its methods and template."""
         routes = [(methods, *_readings(template)) for methods, template in served]
         return [one for one in self._patterns if not any(_meet(one, *route) for route in routes)]
@@ -123,11 +123,11 @@ def alike(said: Mapping[str, T]) -> dict[str, T]:
     found: dict[str, T] = {}
     for pattern, value in said.items():
         method, slash, path = pattern.partition("/")
-        found.setdefault(method + folded(slash + path), value)
+        found.setdefault(method + fold(slash + path), value)
     return found
 
 
-def folded(path: str) -> str:
+def fold(path: str) -> str:
     """A path without what applications overlook: doubled slashes, a final one or line feed, and case.
 
     A regular expression that ends with ``$``, as Starlette's routes do, matches before a final line feed as well.
@@ -137,25 +137,25 @@ def folded(path: str) -> str:
 
 def _readings(template: str) -> tuple[str, Glob]:
     """An example of a route's paths, and what matches all of them: ``{id}`` and ``<int:id>`` are its parameters."""
-    return folded(_PARAMETER.sub("x", template)), Glob(folded(_PARAMETER.sub("**", template)))
+    return fold(_PARAMETER.sub("x", template)), Glob(fold(_PARAMETER.sub("**", template)))
 
 
 def _meet(pattern: str, methods: Container[str], example: str, glob: Glob) -> bool:
     method, slash, path = pattern.partition("/")
-    wanted = folded(slash + path)
+    wanted = fold(slash + path)
     return (not method or method.strip() in methods) and (
         Glob(wanted).matches(example) or glob.matches(wanted.replace("*", "x"))
     )
 
 
-def _compiled(pattern: str) -> tuple[str | None, Glob]:
+def _compile(pattern: str) -> tuple[str | None, Glob]:
     matched = _PATTERN.fullmatch(pattern)
     if matched is None:
         raise ConfigurationError(f'routes=: {pattern!r} is not a pattern such as "POST /payments" or "/internal/**".')
     return matched[1], Glob(matched[2])
 
 
-def _checked(pattern: str, need: Need) -> Need:
+def _check_need(pattern: str, need: Need) -> Need:
     if need not in NEEDS:
         raise ConfigurationError(f"routes=: {pattern!r} is {need!r}, which is none of {', '.join(NEEDS)}.")
     return need

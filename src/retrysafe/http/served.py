@@ -18,11 +18,11 @@ KINDS = {
 """Types of applications, the more special ones first, with the module here that has ``served_routes(app)``."""
 
 
-def served_routes(app: object) -> list[ServedRoute]:
+def find_routes(app: object) -> list[ServedRoute]:
     """The routes for POST and PATCH; none for an application of which nothing is known."""
     for kind, integration in KINDS.items():
         module, _, name = kind.partition(":")
         loaded = sys.modules.get(module)
         if loaded is not None and isinstance(app, getattr(loaded, name)):
-            return list(importlib.import_module(f"retrysafe.http.{integration}").served_routes(app))
+            return list(importlib.import_module(f"retrysafe.http.{integration}").find_routes(app))
     return []

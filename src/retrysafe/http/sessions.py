@@ -10,7 +10,7 @@ from sqlalchemy.exc import ArgumentError, InvalidRequestError
 from sqlalchemy.orm import Session, SessionTransaction
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.http.commit_guard import watched
+from retrysafe.http.commit_guard import find_watch
 
 
 @cache
@@ -22,21 +22,21 @@ def listen() -> None:
 
 
 def _before_commit(session: Session) -> None:
-    watch = watched()
+    watch = find_watch()
     if watch is not None and not session.in_nested_transaction() and watch.owns(session):
         watch.committing_own()
 
 
 def _after_commit(session: Session) -> None:
-    watch = watched()
+    watch = find_watch()
     if watch is None or session.in_nested_transaction() or watch.owns(session):
         return
     if _same_database(session, watch.address):
-        watch.committed_other()
+        watch.note_other_commit()
 
 
 def _after_transaction_create(session: Session, transaction: SessionTransaction) -> None:
-    watch = watched()
+    watch = find_watch()
     if watch is not None and watch.owns(session):
         try:
             watch.beginning_own()

@@ -21,9 +21,9 @@ from retrysafe.http.asgi import (
     Receive,
     Scope,
     Send,
-    guarded,
     leave_to_inner,
     request_of,
+    serve_guarded,
     serve_lifespan,
 )
 from retrysafe.http.conditional import Version, evaluate
@@ -35,7 +35,7 @@ from retrysafe.http.policy import (
     Options,
     Policed,
     ServedRoute,
-    declared_by,
+    find_declared,
     own_policy,
     policy,
     policy_of,
@@ -76,7 +76,7 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
             if guard is None:
                 await self.app(scope, receive, send)
             else:
-                await guarded(guard, self.app, scope, receive, send, self.whose, routed="endpoint")
+                await serve_guarded(guard, self.app, scope, receive, send, self.whose, routed="endpoint")
         except _Raised as raised:
             if raised.by is not self:
                 raise
@@ -93,11 +93,11 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
         """The guard of a request; None where its route, or what is mounted on the way to it, guards itself."""
         method, router = scope["method"].upper(), self._router(scope)
         if self.guard.policy.routes is not None:
-            self.guard.warn_of_unmatched(lambda: self._served(getattr(router, "routes", ()), ""))
+            self.guard.warn_of_unmatched(lambda: self._list_served(getattr(router, "routes", ()), ""))
         if method in NEVER_GUARDED:
             return self.guard
-        found = list(self._found_in(router.routes, scope)) if router is not None else [(None, scope.get("endpoint"))]
-        if any(method in self.guarded_by_itself(route, endpoint) for route, endpoint in found):
+        found = list(self._find_in(router.routes, scope)) if router is not None else [(None, scope.get("endpoint"))]
+        if any(method in self.own_methods(route, endpoint) for route, endpoint in found):
             leave_to_inner(self.guard, scope, self.whose)
             return None
         return self.guard.of(_handler(found[-1][1], method)) if found else self.guard
@@ -115,17 +115,17 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
             inner = getattr(inner, "app", None)
         return inner
 
-    def _found_in(self, routes: Iterable[Any], scope: Scope) -> Iterator[tuple[object, object]]:
+    def _find_in(self, routes: Iterable[Any], scope: Scope) -> Iterator[tuple[object, object]]:
         """The routes on the way from here to the handler of a request, each with its endpoint."""
         seen = dict(scope)
         for matcher, route in self.flat(_matching(routes)):
             match, child = matcher.matches(seen)
             if match is Match.FULL:
                 yield route, child.get("endpoint")
-                yield from self._found_in(getattr(route, "routes", None) or (), {**scope, **child})
+                yield from self._find_in(getattr(route, "routes", None) or (), {**scope, **child})
                 return
 
-    def _served(self, routes: Iterable[Any], prefix: str) -> Iterator[tuple[Container[str], str]]:
+    def _list_served(self, routes: Iterable[Any], prefix: str) -> Iterator[tuple[Container[str], str]]:
         """Every route's methods and template, with those of mounted applications."""
         for matcher, _ in self.flat(_matching(routes)):
             template, inner = prefix + (getattr(matcher, "path", None) or ""), getattr(matcher, "routes", None)
@@ -133,7 +133,7 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
                 yield getattr(matcher, "methods", None) or UNSAFE, template
             else:
                 yield UNSAFE, f"{template}/{{rest}}"
-                yield from self._served(inner, template)
+                yield from self._list_served(inner, template)
 
     def flat(self, routes: Iterable[Any]) -> Iterator[tuple[Any, object]]:
         """Every route with what matches requests for it."""
@@ -143,7 +143,7 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
         """Names of what a route's handler depends on that ends after its response."""
         return ()
 
-    def guarded_by_itself(self, route: object, endpoint: object) -> frozenset[str]:
+    def own_methods(self, route: object, endpoint: object) -> frozenset[str]:
         """The methods by which a route, or an application that is mounted there, is guarded on its own."""
         app = endpoint if isinstance(endpoint, _Guarded) else getattr(route, "app", None)
         while app is not None and not isinstance(app, asgi.IdempotencyMiddleware):
@@ -186,7 +186,7 @@ def _guards(middleware: object) -> bool:
 def _handler(endpoint: Any, method: str) -> object:
     """Return the object that serves a method: of a class, the method of that name, if it has a policy."""
     own = getattr(endpoint, method.lower(), None) if inspect.isclass(endpoint) else None
-    return endpoint if declared_by(own) is None else own
+    return endpoint if find_declared(own) is None else own
 
 
 class _Guarded(asgi.IdempotencyMiddleware):
@@ -208,7 +208,7 @@ def idempotent(
     merged: Options = {"required": True, "methods": UNSAFE, **options}
 
     def decorate(handler: Callable[..., Any]) -> App:
-        app: Any = request_response(_called(handler) if inspect.isclass(handler) else handler)
+        app: Any = request_response(_wrap_endpoint(handler) if inspect.isclass(handler) else handler)
         made = _Guarded(app, boundary, principal=principal, **merged)
         made.guard = made.guard.of(handler)
         return functools.update_wrapper(made, handler, updated=())
@@ -216,7 +216,7 @@ def idempotent(
     return decorate
 
 
-def _called(endpoint: Any) -> Callable[[Request], Any]:
+def _wrap_endpoint(endpoint: Any) -> Callable[[Request], Any]:
     """A class of handlers as a function, so that what it raises is made a response inside the claim."""
 
     async def handler(request: Request) -> Any:
@@ -235,22 +235,22 @@ def check_preconditions(request: Request, current: Version | None, *, required: 
         raise HTTPException(unmet.status, unmet.problem, unmet.fields)
 
 
-def served_routes(app: Any, kind: type[IdempotencyMiddleware] = IdempotencyMiddleware) -> Iterator[ServedRoute]:
+def find_routes(app: Any, kind: type[IdempotencyMiddleware] = IdempotencyMiddleware) -> Iterator[ServedRoute]:
     """The routes for POST and PATCH of an application."""
     looking = kind.__new__(kind)  # only looks at routes, and guards none
     whole = any(_guards(added.cls) for added in app.user_middleware)
-    return _served(looking, app.routes, "", whole=whole)
+    return _list_served(looking, app.routes, "", whole=whole)
 
 
-def _served(
+def _list_served(
     looking: IdempotencyMiddleware, routes: Iterable[Any], prefix: str, *, whole: bool
 ) -> Iterator[ServedRoute]:
     for matcher, route in looking.flat(_matching(routes)):
         endpoint, inner = getattr(matcher, "endpoint", None), getattr(matcher, "routes", None)
         template = prefix + (getattr(matcher, "path", None) or "")
-        guarded = looking.guarded_by_itself(route, endpoint)
+        guarded = looking.own_methods(route, endpoint)
         if inner is not None:
-            yield from _served(looking, inner, template, whole=whole or bool(guarded))
+            yield from _list_served(looking, inner, template, whole=whole or bool(guarded))
             continue
         for method in sorted(method for method in GUARDED_BY_DEFAULT if _serves(matcher, endpoint, method)):
             found: Policed = "guarded" if whole or method in guarded else "unguarded"

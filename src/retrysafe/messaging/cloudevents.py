@@ -11,12 +11,15 @@ import base64
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 from urllib.parse import quote, unquote
 
 from retrysafe.protocol.messages import Envelope
 from retrysafe.protocol.ordering import LARGEST_SEQUENCE
 
+Mode = Literal["binary", "structured"]
+"""The place of an event's attributes: in headers or properties, or with its data in a JSON text."""
+MODES: tuple[Mode, ...] = get_args(Mode)
 VERSION = "1.0"
 OWN = ("specversion", "id", "source", "type", "subject", "sequence", "topic", "datacontenttype")
 BINDINGS = ("cloudevents:", "cloudevents_", "ce-")

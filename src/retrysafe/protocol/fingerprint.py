@@ -190,7 +190,7 @@ class Fields:
     """The fingerprints of payloads that have the same fields and defaults, such as the arguments of one function."""
 
     def __init__(self, names: Sequence[str], defaults: Mapping[str, Any]) -> None:
-        self._names = tuple(names)
+        self.names = tuple(names)
         self._defaults = defaults
         self._parts = [
             (name, _prefixed(name, False), *_at_default(name, defaults.get(name, NO_DEFAULT))) for name in sorted(names)
@@ -202,7 +202,7 @@ class Fields:
         Values without parts of their own, the most usual ones, need no look at what they consist of.
         """
         parts, marked = [], False
-        if len(self._names) > MOST_PARTS:
+        if len(self.names) > MOST_PARTS:
             return self._of_any(values)
         try:
             for name, head, default, left_out, at_default in self._parts:
@@ -223,7 +223,7 @@ class Fields:
         return Fingerprint(parts, marked)
 
     def _of_any(self, values: Mapping[str, Any]) -> Fingerprint:
-        return of_fields({name: values[name] for name in self._names}, self._defaults)
+        return of_fields({name: values[name] for name in self.names}, self._defaults)
 
 
 def _at_default(name: str, default: Any) -> tuple[Any, bytes | None, Content]:

@@ -20,7 +20,8 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from retrysafe.errors import InProgress, LeaseLost, RetryTransaction
+from retrysafe.errors import ConfigurationError, InProgress, LeaseLost, RetryTransaction
+from retrysafe.protocol.keys import check_name
 from retrysafe.protocol.records import Filter, Micros, Ownership, Record, StoredResult
 from retrysafe.protocol.requests import Ask, Steps, ask
 
@@ -239,6 +240,13 @@ def sweep(store: StepStore, limit: int) -> Steps[int]:
     for request in store.sweep(limit):
         gone += yield from ask(request)
     return gone
+
+
+def place_of(name: object, each: object = None) -> At:
+    """The place of a step that a user names; raises `ConfigurationError` for a name that cannot be one."""
+    if not check_name(name, "step") or str(name).startswith(SIGNAL):
+        raise ConfigurationError(f"step({name!r}): name what it does, as in step('charge', …).")
+    return At(str(name), "" if each is None else check_name(str(each), "each"))
 
 
 def label(at: At) -> str:

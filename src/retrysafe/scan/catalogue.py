@@ -79,6 +79,11 @@ TRANSACTIONS = Symbols(
 """Symbols that open a transaction when their result is entered."""
 TRANSACTION_CONNECTIONS = Symbols("{sqlite3,psycopg,psycopg2,psycopg.Connection,psycopg.AsyncConnection}.connect()")
 """Connections that begin and commit a transaction when they are entered."""
+COMMITS = Symbols(
+    "sqlalchemy.{orm.Session,Connection}().commit",
+    "{sqlite3,psycopg,psycopg2,psycopg.Connection,psycopg.AsyncConnection}.connect().commit",
+    "django.db.transaction.commit",
+)
 TRANSACTION_DECORATORS = Symbols("django.db.transaction.atomic", "tortoise.transactions.atomic", "peewee.*().atomic")
 METHOD_DECORATOR = Symbols("django.utils.decorators.method_decorator")
 
@@ -233,7 +238,8 @@ ONCE = Symbols("retrysafe.Boundary().once")
 
 # ---------------------------------------------------------------- marks
 
-CACHES = Symbols("django.core.cache.cache", "redis.Redis()")
+CACHES = Symbols("django.core.cache.cache", "redis.Redis(){,.pipeline()}")
+CONTAINERS = Symbols("builtins.{dict,list,set}", "collections.{defaultdict,deque,OrderedDict}", "cachetools.**")
 INSTANTS = Symbols("datetime.datetime.{now,utcnow,today}()**", "django.utils.timezone.now()**", "time.time()")
 """Values that are times, and so neither None nor false."""
 SESSION_POPS = Symbols(

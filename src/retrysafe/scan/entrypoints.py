@@ -45,6 +45,9 @@ _STREAMS = Symbols("{kafka.KafkaConsumer,aiokafka.AIOKafkaConsumer}()")
 _POLLS = Symbols(
     "confluent_kafka.{Consumer,DeserializingConsumer}().{poll,consume}", "{kafka,aiokafka}.**.{poll,getone,getmany}"
 )
+_RECEIVES = Symbols("boto3.**.{receive_message,receive_messages}")
+_RECEIVED = Symbols("boto3.**.{receive_message,receive_messages}()**")
+_UNTIL_DELETED = "SQS delivers again what was not deleted in time"
 
 
 class Callee(NamedTuple):
@@ -163,7 +166,7 @@ class EntryPoints:
     def consumers(self, module: Module) -> Iterator[Callback]:
         """Consumers whose messages can come again."""
         for _, function in module.functions():
-            because = self._redelivery(module, function)
+            because = self._redelivery(module, function) or _of_lambda(module, function)
             if because and not is_guarded(self._project, module, function):
                 yield Callback(function, *because)
         for node in module.nodes:
@@ -204,14 +207,29 @@ class EntryPoints:
         match node:
             case ast.For() | ast.AsyncFor() if self._project.resolve(module, node.iter) in _STREAMS:
                 return Callback(node, "Kafka consumer", "offsets are committed after some messages")
-            case ast.While() if any(self._polls(module, one) for one in ast.walk(node)):
+            case ast.While() if any(self._calls(module, one, _POLLS) for one in ast.walk(node)):
                 return Callback(node, "Kafka consumer", "offsets are committed after some messages")
+            case ast.While() if any(self._calls(module, one, _RECEIVES) for one in ast.walk(node)):
+                return Callback(node, "SQS consumer", _UNTIL_DELETED)
+            case ast.For() if self._project.resolve(module, node.iter) in _RECEIVED and not self._is_inside(
+                module, node
+            ):
+                return Callback(node, "SQS consumer", _UNTIL_DELETED)
             case ast.Call() if self._project.resolve(module, node.func) in _CALLBACKS:
                 return self._callback(module, node)
         return None
 
-    def _polls(self, module: Module, node: ast.AST) -> bool:
-        return isinstance(node, ast.Call) and self._project.resolve(module, node.func) in _POLLS
+    def _calls(self, module: Module, node: ast.AST, functions: Symbols) -> bool:
+        return isinstance(node, ast.Call) and self._project.resolve(module, node.func) in functions
+
+    def _is_inside(self, module: Module, node: ast.AST) -> bool:
+        """Tell whether a loop over messages is in the loop that receives them."""
+        current = module.parents.get(node)
+        while current is not None and not isinstance(current, Function):
+            if isinstance(current, ast.While) and any(self._calls(module, one, _RECEIVES) for one in ast.walk(current)):
+                return True
+            current = module.parents.get(current)
+        return False
 
     def _callback(self, module: Module, node: ast.Call) -> Callback | None:
         if any(one.arg in ("auto_ack", "no_ack") and _is(one.value, True) for one in node.keywords):
@@ -222,6 +240,14 @@ class EntryPoints:
             if found is not None and found[0].shown == module.shown:
                 return Callback(found[1], "message callback", "its broker delivers again what was not acknowledged")
         return None
+
+
+def _of_lambda(module: Module, function: Function) -> tuple[str, str] | None:
+    """A function at the top of a module that takes an event and a context, as AWS Lambda calls it."""
+    names = [one.arg.strip("_") for one in function.args.args]
+    if names[:1] == ["event"] and names[1:] in (["context"], ["ctx"], [""]) and function in module.tree.body:
+        return "Lambda handler", "Lambda invokes it again after an error or a time-out, and for records that come again"
+    return None
 
 
 def _asks_for_post(function: Function) -> bool:

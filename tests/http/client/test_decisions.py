@@ -20,7 +20,7 @@ from retrysafe.http.client.bodies import ends_unmarked, is_read_whole, problem_c
 from retrysafe.http.client.budget import Bucket
 from retrysafe.http.client.calling import Outgoing
 from retrysafe.http.client.driving import best, decides
-from retrysafe.http.client.hosts import address, origin_of, quoted
+from retrysafe.http.client.hosts import address, origin_of, quote_key
 from retrysafe.http.client.operation import Pause, Refresh, Send
 from retrysafe.http.client.redirects import Target, follow
 from retrysafe.http.client.results import Answer, Failure, Kind, Verdict, in_doubt, judge, may_repeat
@@ -99,10 +99,10 @@ def test_c13_attempts_are_bounded_whatever_happens(requests_: list[bool]) -> Non
     bucket, sent, begun = Bucket(), 0, 0
     for is_request in requests_:
         if is_request:
-            bucket = bucket.deposited()
+            bucket = bucket.deposit()
             begun += 1
             sent += 1
-        elif (taken := bucket.taken()) is not None:
+        elif (taken := bucket.take()) is not None:
             bucket = taken
             sent += 1
         assert 0 <= bucket.tenths <= 1000
@@ -112,7 +112,7 @@ def test_c13_attempts_are_bounded_whatever_happens(requests_: list[bool]) -> Non
 def test_c13_the_bucket_has_a_ceiling() -> None:
     bucket = Bucket()
     for _ in range(10_000):
-        bucket = bucket.deposited()
+        bucket = bucket.deposit()
     assert bucket.tenths == 1000
 
 
@@ -167,7 +167,7 @@ def test_hosts_are_origins() -> None:
 
 @given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=255))
 def test_c18_a_quoted_key_is_read_as_it_was(key: str) -> None:
-    assert parse([quoted(key).encode()], "strict") == key
+    assert parse([quote_key(key).encode()], "strict") == key
 
 
 def test_which_responses_are_read_whole() -> None:
@@ -302,10 +302,10 @@ def test_c17_no_copy_is_sent_after_the_deadline() -> None:
     retries = Retries([HOST], environment=time.environment, observers=(), budgets=budgets, hedge_after=0.5, deadline=1)
     step = next(retries.plan(Outgoing("POST", "https://api.example.com/", (), b"{}")).program())
     assert isinstance(step, Send)
-    left = budgets.left(HOST.origin)
+    left = budgets.retries_left(HOST.origin)
     time.now += 1
     assert not step.admits_hedge()
-    assert budgets.left(HOST.origin) == left
+    assert budgets.retries_left(HOST.origin) == left
     time.now -= 0.5
     assert step.admits_hedge()
 

@@ -25,7 +25,7 @@ from retrysafe.http.client import (
     RequestOutcomeUnknown,
     Retries,
 )
-from retrysafe.http.client.bodies import decoded, problem_code
+from retrysafe.http.client.bodies import decode, problem_code
 from tests.http.client.conftest import Make
 from tests.http.client.senders import FAILURES, SENDERS, Time
 from tests.http.client.server import (
@@ -615,7 +615,7 @@ def test_c19_a_problem_is_unpacked_as_far_as_it_may_be_long(encoding: str) -> No
         packer = zlib.compressobj(9, zlib.DEFLATED, window)
         return packer.compress(b'{"code":"x","detail":"' + b" " * size + b'"}') + packer.flush()
 
-    assert problem_code("application/problem+json", decoded(name, packed(10), 100) or b"") == "x"
+    assert problem_code("application/problem+json", decode(name, packed(10), 100) or b"") == "x"
     asked: list[int] = []
 
     class Unpacking:
@@ -629,16 +629,16 @@ def test_c19_a_problem_is_unpacked_as_far_as_it_may_be_long(encoding: str) -> No
     real = zlib.decompressobj
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(zlib, "decompressobj", Unpacking)
-        assert decoded(name, packed(1 << 20), 100) is None
+        assert decode(name, packed(1 << 20), 100) is None
     assert set(asked) == {101}, "no more is made than is wanted"
 
 
 @each_row("encoding", ["br", "zstd", "gzip, gzip", "nonsense"])
 def test_c19_unbounded_encodings_are_not_unpacked(encoding: str) -> None:
-    assert decoded(encoding, b"{}", 100) is None
-    assert decoded("", b"{}", 100) == b"{}"
-    assert decoded("identity", b"{}", 1) is None
-    assert decoded("gzip", b"no gzip", 100) is None
+    assert decode(encoding, b"{}", 100) is None
+    assert decode("", b"{}", 100) == b"{}"
+    assert decode("identity", b"{}", 1) is None
+    assert decode("gzip", b"no gzip", 100) is None
 
 
 def test_c13_budgets_of_many_hosts_are_bounded_and_none_is_won_back() -> None:

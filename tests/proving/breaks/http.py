@@ -45,7 +45,7 @@ BREAKS: list[Break] = [
     Break(
         "the end of a response leaves before it is recorded",
         "http.asgi:AsgiExchange.send",
-        swapped("settle", "_finish"),
+        swapped("settle", "_release"),
         (f"{ASGI}::test_r8_the_record_is_there_before_the_client_can_see_the_end",),
         rows=(6,),
     ),
@@ -136,14 +136,14 @@ BREAKS: list[Break] = [
     Break(
         "Flask: a replay is shown before the decorators that authenticate",
         "http.flask:Installed._dispatch",
-        never("_marked"),
+        never("_find_mark"),
         (f"{FLASK}::test_k8_flask_login_beneath_login_required",),
         rows=(74,),
     ),
     Break(
         "keys of two principals meet",
         "http.guard:Guard.scope",
-        instead("scoped()", "None"),
+        instead("make_scope()", "None"),
         (f"{GUARD}::test_k8_two_principals_do_not_meet_and_k9_one_meets_itself",),
         rows=(74,),
     ),
@@ -156,14 +156,14 @@ BREAKS: list[Break] = [
     ),
     Break(
         "the principal of an inner guard is dropped",
-        "http.nested:_dropped",
+        "http.nested:_find_dropped",
         never("principal", "outer"),
         (f"{NESTED}::test_r32_guards_in_asgi[asgi-asgi-one-inner]",),
         rows=(74,),
     ),
     Break(
         "a key is claimed before the body of its request is there",
-        "http.asgi:guarded",
+        "http.asgi:serve_guarded",
         first("early = guard.claim(request, key, body, found)\nawait guard.entry.enter(early)", "read_body"),
         (f"{ASGI}::test_r12_a_client_that_sends_slowly_keeps_no_key_meanwhile[sqlite]",),
         rows=(76,),
@@ -231,7 +231,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "credentials are in the journal",
-        "http.client.journal:kept_headers",
+        "http.client.journal:select_headers",
         always("secrets"),
         (f"{DURABLE}::test_c02_the_request_is_in_the_journal_before_its_first_byte_leaves",),
     ),
@@ -273,7 +273,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "cookies are stored",
-        "http.messages:dropped_fields",
+        "http.messages:find_dropped_fields",
         without("SECRETS", "secrets"),
         (f"{MESSAGES}::test_r6_secrets_are_stored_only_if_allowed_and_then_every_line",),
     ),

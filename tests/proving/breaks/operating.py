@@ -58,7 +58,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "keys: nothing is asked before the work may run again",
-        "cli.keys:_ask",
+        "cli.opening:ask",
         instead("yes", "True", at=0),
         (f"{KEYS_COMMAND}::test_a_key_is_expired_only_when_that_is_confirmed[sqlite]",),
     ),

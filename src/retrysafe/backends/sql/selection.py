@@ -19,7 +19,7 @@ from retrysafe.protocol.records import Count, EffectiveState, Filter, Page
 from retrysafe.protocol.requests import Ask, Rows
 
 if TYPE_CHECKING:
-    from retrysafe.backends.sql.store import SqlStore
+    from retrysafe.backends.sql.statements import SqlStatements
 
 SPAN = 2_000
 """Records that one statement looks at, at most."""
@@ -60,7 +60,7 @@ class IndexWalk(NamedTuple):
         return ", ".join(f"r.{name}{descending}" for name in self.order)
 
 
-def page(store: SqlStore, wanted: Filter, cursor: str | None, limit: int) -> Ask[Page]:
+def page(store: SqlStatements, wanted: Filter, cursor: str | None, limit: int) -> Ask[Page]:
     """A page, and the cursor of the next one."""
     walk = _walk(store, wanted, cursor)
     conditions, params = _conditions(store, wanted, walk)
@@ -85,21 +85,21 @@ def page(store: SqlStore, wanted: Filter, cursor: str | None, limit: int) -> Ask
     return Ask(query, lambda answer: _bounded_page(answer, walk, limit))
 
 
-def conditions_of(store: SqlStore, wanted: Filter) -> tuple[str, dict[str, Any]]:
+def conditions_of(store: SqlStatements, wanted: Filter) -> tuple[str, dict[str, Any]]:
     """The conditions of a filter for a record ``r`` at time ``t.now``, and their parameters."""
     walk = _by_hash(store, wanted, None, any_of(wanted.states, REPORTED) if wanted.states else "")
     found, params = _conditions(store, wanted, walk)
     return " AND ".join(filter(None, (found, walk.within))), {**params, **walk.params}
 
 
-def counts(store: SqlStore, wanted: Filter, most: int) -> list[Ask[Count]]:
+def counts(store: SqlStatements, wanted: Filter, most: int) -> list[Ask[Count]]:
     """The numbers of selected records among the first ``most``, along each of the indexes that are walked."""
     walk = _walk(store, wanted, None)
     walks = [walk] if walk.then is None else [walk, _walk(store, wanted, walk.then)]
     return [_count(store, wanted, walk, most) for walk in walks]
 
 
-def _count(store: SqlStore, wanted: Filter, walk: IndexWalk, most: int) -> Ask[Count]:
+def _count(store: SqlStatements, wanted: Filter, walk: IndexWalk, most: int) -> Ask[Count]:
     conditions, params = _conditions(store, wanted, walk)
     read = _COUNTED if walk.by_age else _JUDGED if conditions else walk.order
     sql = (
@@ -116,7 +116,7 @@ def _count(store: SqlStore, wanted: Filter, walk: IndexWalk, most: int) -> Ask[C
     return Ask(query, parse)
 
 
-def _looked(store: SqlStore, walk: IndexWalk, read: Iterable[str]) -> str:
+def _looked(store: SqlStatements, walk: IndexWalk, read: Iterable[str]) -> str:
     names = ", ".join(f"NULL AS {name}" if name in _UNREAD else f"r.{name}" for name in read)
     return (
         f"SELECT {names} FROM {TABLE} AS r WHERE {walk.within} ORDER BY {walk.ordered()} "
@@ -124,7 +124,7 @@ def _looked(store: SqlStore, walk: IndexWalk, read: Iterable[str]) -> str:
     )
 
 
-def _walk(store: SqlStore, wanted: Filter, cursor: str | None) -> IndexWalk:
+def _walk(store: SqlStatements, wanted: Filter, cursor: str | None) -> IndexWalk:
     try:
         if not _only_unknown(wanted):
             return _by_hash(store, wanted, cursor, any_of(wanted.states, REPORTED) if wanted.states else "")
@@ -140,7 +140,7 @@ def _only_unknown(wanted: Filter) -> bool:
     return wanted.states == {EffectiveState.UNKNOWN}
 
 
-def _by_age(store: SqlStore, wanted: Filter, cursor: str | None) -> IndexWalk:
+def _by_age(store: SqlStatements, wanted: Filter, cursor: str | None) -> IndexWalk:
     within, params = [STANDING[EffectiveState.UNKNOWN]], dict[str, Any]()
     updated = store.p("version", "after")
     if cursor is not None:
@@ -160,7 +160,7 @@ def _instant(text: str) -> int:
     return int(text)
 
 
-def _by_hash(store: SqlStore, wanted: Filter, cursor: str | None, besides: str) -> IndexWalk:
+def _by_hash(store: SqlStatements, wanted: Filter, cursor: str | None, besides: str) -> IndexWalk:
     within, params = list[str](), dict[str, Any]()
     if cursor is not None:
         params["key"] = bytes.fromhex(cursor)
@@ -172,7 +172,7 @@ def _by_hash(store: SqlStore, wanted: Filter, cursor: str | None, besides: str) 
     return IndexWalk(" AND ".join(within) or "1 = 1", ("key_hash",), params, by_age=False, besides=besides)
 
 
-def _conditions(store: SqlStore, wanted: Filter, walk: IndexWalk) -> tuple[str, dict[str, Any]]:
+def _conditions(store: SqlStatements, wanted: Filter, walk: IndexWalk) -> tuple[str, dict[str, Any]]:
     """Return the conditions that the index does not serve, and their parameters."""
     params: dict[str, Any] = {
         name: value for name in ("boundary", "operation", "scope") if (value := getattr(wanted, name)) is not None

@@ -47,12 +47,12 @@ class SqliteStore(SqlStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.read_sql = self._with_clock_inside(self.read_sql)
-        insert = self._with_clock_inside(self.insert_sql.partition(" RETURNING ")[0])
+        self.read_sql = self.inline_clock(self.read_sql)
+        insert = self.inline_clock(self.insert_sql.partition(" RETURNING ")[0])
         self.insert_sql = f"{_of_values(insert)} RETURNING created"
-        self._settle_sql = {which: self._with_clock_inside(sql) for which, sql in self._settle_sql.items()}
+        self._settle_sql = {which: self.inline_clock(sql) for which, sql in self._settle_sql.items()}
 
-    def _with_clock_inside(self, sql: str) -> str:
+    def inline_clock(self, sql: str) -> str:
         """A statement about one row without the clock as a table, which SQLite would write down for each of them.
 
         Within one step of a statement the clock stands still, and of one row there is one step.

@@ -81,6 +81,10 @@ class SqlStatements:
         """One statement about records, as the dialect spells it and its parameters."""
         return Query(sql, params, otherwise, writes)
 
+    def inline_clock(self, sql: str) -> str:
+        """A statement about one row as the database performs it best."""
+        return sql
+
     def p(self, kind: str, name: str | None = None) -> str:
         """A parameter, cast where the dialect needs it."""
         cast = self.CASTS.get(kind)

@@ -38,6 +38,8 @@ class SqlSteps:
 
     SHARED = ""
     """The end of a SELECT that keeps the record from being taken over until the transaction ends."""
+    GATE = ""
+    """The condition that the row's gate is free; it is taken for the caller's transaction."""
     newest_first = True
     RECORD = f"{TABLE} AS r"
     """The record of a row ``s``, looked up by its key."""
@@ -63,8 +65,13 @@ class SqlSteps:
             f"{begin} {STEPS} ({_COLUMNS}, result, media_type, codec_version) SELECT {values}, {p('fingerprint')}, "
             f"t.now, t.now + {p('memory')}, {p('result')}, {p('media_type')}, {p('codec_version')} FROM "
         )
-        self.insert_held = f"{self._insert}{TABLE} AS r, {clock} WHERE {self.held}"
-        self.insert_free = f"{self._insert}{clock} WHERE true"
+        held, free = f"{self._insert}{TABLE} AS r, {clock} WHERE {self.held}", f"{self._insert}{clock} WHERE true"
+        self.inserts = {
+            (is_held, joined): store.inline_clock(f"{insert}{self.GATE if joined else ''} {self.ignoring}")
+            for is_held, insert in ((True, held), (False, free))
+            for joined in (True, False)
+        }
+        self.decision_sql = f"{held}{self.SHARED} {self.ignoring}"
         self.insert_signal = f"{self._insert}{TABLE} AS r, {clock} WHERE {pending} {self.ignoring}"
         self.rows_sql = (
             f"SELECT {_READ} FROM {STEPS} AS s WHERE s.key_hash = {p('key')} AND s.generation = {p('generation')}"
@@ -100,9 +107,10 @@ class SqlSteps:
 
     def insert_query(self, work: Work, row: StepRow, *, joined: bool) -> Query:
         """One INSERT; the row that says that the run goes back keeps the record as it is meanwhile."""
-        insert = self.insert_free if work.held is None else self.insert_held
-        shared = self.SHARED if row.at == DECISION else ""
-        return self._query(f"{insert}{shared} {self.ignoring}", work, row.at, row)
+        held = work.held is not None
+        sql = self.decision_sql if held and row.at == DECISION else self.inserts[held, joined]
+        gate = {"gate": _gate(work, row.at)} if joined and self.GATE else {}
+        return self._query(sql, work, row.at, row, **gate)
 
     def change(self, work: Work, row: StepRow, before: StepState) -> Ask[bool]:
         """Write the next state of a row."""
@@ -221,13 +229,6 @@ class PostgresqlSteps(SqlSteps):
         cast_ = _CASTS.get(kind)
         return self.store.p(kind, name) if cast_ is None else f"CAST(:{name or kind} AS {cast_})"
 
-    def insert_query(self, work: Work, row: StepRow, *, joined: bool) -> Query:
-        """The INSERT, behind the gate if it is in the caller's transaction."""
-        if not joined:
-            return super().insert_query(work, row, joined=joined)
-        insert = self.insert_free if work.held is None else self.insert_held
-        return self._query(f"{insert}{self.GATE} {self.ignoring}", work, row.at, row, gate=_gate(work, row.at))
-
 
 class MysqlSteps(SqlSteps):
     """An INSERT locks what it selects from: in the caller's transaction the record is read before, by itself.
@@ -244,7 +245,6 @@ class MysqlSteps(SqlSteps):
             f"/*M!100600 SET STATEMENT innodb_lock_wait_timeout = 0 FOR */ {self._insert}"
             "/*!80019 retrysafe_gates AS g WHERE g.gate = :gate FOR UPDATE SKIP LOCKED */ /*M!100600 DUAL */"
         )
-        self.insert_free = f"{self._insert}DUAL"
 
     def insert_query(self, work: Work, row: StepRow, *, joined: bool) -> Query:
         """The INSERT, or what answers with a row if the work is no longer its claim's, and else the INSERT at once."""

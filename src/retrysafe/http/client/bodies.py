@@ -11,7 +11,7 @@ from itertools import chain
 from retrysafe.http.messages import length_of
 
 
-def gathered(parts: Iterable[bytes], limit: int) -> bytes | Iterator[bytes]:
+def gather(parts: Iterable[bytes], limit: int) -> bytes | Iterator[bytes]:
     """A one-shot body as bytes; as an iterator over all of it if it is longer than ``limit`` (rule C15)."""
     seen: list[bytes] = []
     size = 0
@@ -24,8 +24,8 @@ def gathered(parts: Iterable[bytes], limit: int) -> bytes | Iterator[bytes]:
     return b"".join(seen)
 
 
-async def agathered(parts: AsyncIterable[bytes], limit: int) -> bytes | AsyncIterator[bytes]:
-    """`gathered` for async code."""
+async def agather(parts: AsyncIterable[bytes], limit: int) -> bytes | AsyncIterator[bytes]:
+    """`gather` for async code."""
     seen: list[bytes] = []
     size = 0
     rest = aiter(parts)
@@ -33,11 +33,11 @@ async def agathered(parts: AsyncIterable[bytes], limit: int) -> bytes | AsyncIte
         seen.append(part)
         size += len(part)
         if size > limit:
-            return _chained(seen, rest)
+            return _chain(seen, rest)
     return b"".join(seen)
 
 
-async def _chained(seen: list[bytes], rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _chain(seen: list[bytes], rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     for part in seen:
         yield part
     async for part in rest:
@@ -67,7 +67,7 @@ def ends_unmarked(version: int, method: str, status: int, headers: Mapping[str, 
     return not announced and "content-length" not in headers and "transfer-encoding" not in headers
 
 
-def decoded(encoding: str, body: bytes, limit: int) -> bytes | None:
+def decode(encoding: str, body: bytes, limit: int) -> bytes | None:
     """A body without its Content-Encoding; None if that is none of gzip and deflate, or over ``limit`` bytes long.
 
     A few bytes can stand for very many, so no more are made than are wanted.

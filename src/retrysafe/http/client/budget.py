@@ -16,11 +16,11 @@ class Bucket(NamedTuple):
 
     tenths: int = 100
 
-    def deposited(self) -> Bucket:
+    def deposit(self) -> Bucket:
         """After one more request."""
         return Bucket(min(1000, self.tenths + 2))
 
-    def taken(self) -> Bucket | None:
+    def take(self) -> Bucket | None:
         """After one more retry; None when there is no whole token for it."""
         return None if self.tenths < 10 else Bucket(self.tenths - 10)
 
@@ -47,17 +47,17 @@ class Budgets:
     def deposit(self, origin: str) -> None:
         """A request to a host begins."""
         with self._lock:
-            self._keep(origin, self._bucket(origin).deposited())
+            self._keep(origin, self._bucket(origin).deposit())
 
     def take(self, origin: str) -> bool:
         """Tell whether the host may be sent one more retry; if so, it is paid for."""
         with self._lock:
-            left = self._bucket(origin).taken()
+            left = self._bucket(origin).take()
             if left is not None:
                 self._keep(origin, left)
             return left is not None
 
-    def left(self, origin: str) -> float:
+    def retries_left(self, origin: str) -> float:
         """Return the number of retries that the host may be sent now."""
         with self._lock:
             return self._bucket(origin).tenths / 10

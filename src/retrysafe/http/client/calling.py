@@ -19,8 +19,8 @@ from retrysafe.http.client.errors import (
     RequestTooLarge,
 )
 from retrysafe.http.client.headers import secrets_among
-from retrysafe.http.client.hosts import Host, address, shown
-from retrysafe.http.client.journal import Entry, Journal, identity, kept_headers
+from retrysafe.http.client.hosts import Host, address, hide_query
+from retrysafe.http.client.journal import Entry, Journal, identity, select_headers
 from retrysafe.http.client.operation import Call, Ending, operation
 from retrysafe.http.client.policy import Environment, policy_of
 from retrysafe.http.client.redirects import Target, credentials_to_leave
@@ -157,7 +157,7 @@ class Retries:
         if journal is None or not key:
             return None
         if outgoing.body is None:
-            raise RequestTooLarge(f"{outgoing.method} {shown(outgoing.url)}.")
+            raise RequestTooLarge(f"{outgoing.method} {hide_query(outgoing.url)}.")
         now = self.environment.wall()
         return Entry(
             id=identity(journal.scope, outgoing.url, key),
@@ -165,7 +165,7 @@ class Retries:
             key=key,
             method=outgoing.method,
             url=outgoing.url,
-            headers=kept_headers(outgoing.headers, secrets),
+            headers=select_headers(outgoing.headers, secrets),
             body=outgoing.body,
             created=now,
             recognised_until=now + host.retention if host else None,
@@ -220,13 +220,13 @@ class Planned:
         """
         _, cancelled = await wire.write(self.begin)
         if cancelled is not None:
-            await wire.write(self.broken, cancelled)
+            await wire.write(self.break_off, cancelled)
             raise cancelled
         stamp()
         try:
             ending = await drive(self.program(), wire)
         except BaseException as error:
-            await wire.write(self.broken, error)
+            await wire.write(self.break_off, error)
             raise
         raised, cancelled = await wire.write(self.end, ending)
         answer = ending.result
@@ -242,12 +242,12 @@ class Planned:
 
     def may_follow(self, answer: Answer, headers: MutableMapping[str, Any]) -> bool:
         """Tell whether the client library may follow a redirect; ``headers`` of its request are then left for it."""
-        left = self.left(answer, headers)
+        left = self.removable_headers(answer, headers)
         for name in left or ():
             headers.pop(name, None)
         return left is not None
 
-    def left(self, answer: Answer, names: Iterable[str]) -> frozenset[str] | None:
+    def removable_headers(self, answer: Answer, names: Iterable[str]) -> frozenset[str] | None:
         """The headers to take from the caller's request before its library may follow a redirect.
 
         None if the library must not: the redirects of a request with a key are followed here or not at all.
@@ -264,12 +264,16 @@ class Planned:
             self._note(ending)
         result = ending.result
         if isinstance(result, Failure):
-            result.error.add_note(self._explained(ending))
+            result.error.add_note(self._explain(ending))
             return result.error
         kind = _RAISED.get(result.code) if self.call.key else None
-        return kind(f"{self.call.target.method} {shown(self.call.target.url)}.", response=result.raw) if kind else None
+        return (
+            kind(f"{self.call.target.method} {hide_query(self.call.target.url)}.", response=result.raw)
+            if kind
+            else None
+        )
 
-    def broken(self, error: BaseException) -> None:
+    def break_off(self, error: BaseException) -> None:
         """The operation was cancelled, or left by what is no failure of a request: it stays in the journal."""
         journal, entry = self.retries.journal, self._entry
         if journal is None or entry is None:
@@ -277,16 +281,16 @@ class Planned:
         try:
             journal.release(entry.id, self._run, last=type(error).__name__)
         except JournalUnavailable as unavailable:
-            self._unsettled(unavailable)
+            self._keep_unsettled(unavailable)
 
     def reopen(self, error: BaseException) -> None:
         """It was noted that its caller has an answer, which was cancelled just then: it stays in the journal."""
         try:
             self.begin()
         except RetrysafeError as unavailable:
-            self._unsettled(unavailable)
+            self._keep_unsettled(unavailable)
         else:
-            self.broken(error)
+            self.break_off(error)
 
     def _note(self, ending: Ending) -> None:
         """An answer is not lost because the journal is: then the request is asked again one day, with its key."""
@@ -299,12 +303,12 @@ class Planned:
             else:
                 journal.settle(entry.id, self._run)
         except JournalUnavailable as error:
-            self._unsettled(error)
+            self._keep_unsettled(error)
 
-    def _unsettled(self, error: RetrysafeError) -> None:
+    def _keep_unsettled(self, error: RetrysafeError) -> None:
         self.emit("request_unsettled", {"error": error.detail})
 
-    def _explained(self, ending: Ending) -> str:
+    def _explain(self, ending: Ending) -> str:
         happened = "may have had its effect" if ending.in_doubt else "has not been carried out"
         key = f" Key {keys.redact(self._id)}." if self._id else " It had no key."
         why = f"; not sent again: {ending.limit}" if ending.limit else ""

@@ -87,7 +87,7 @@ class Host:
         """The value of the header that carries ``key``. Raises `InvalidKey` for one that the provider does not take."""
         if self.provider is not None:
             self.provider.accept(key)
-        return key if self.key_syntax == "bare" else quoted(key)
+        return key if self.key_syntax == "bare" else quote_key(key)
 
 
 def _terms(name: str, retention: Duration | None) -> Provider:
@@ -106,7 +106,7 @@ def _terms(name: str, retention: Duration | None) -> Provider:
     return terms
 
 
-def quoted(key: str) -> str:
+def quote_key(key: str) -> str:
     """A key as a structured string (RFC 9651 section 3.3.3)."""
     escaped = key.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
@@ -142,7 +142,7 @@ def _ascii(host: str) -> str:
         return ""
 
 
-def shown(url: str) -> str:
+def hide_query(url: str) -> str:
     """A URL as errors name it: without its query, which may be confidential."""
     return url.partition("?")[0]
 

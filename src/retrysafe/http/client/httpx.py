@@ -14,7 +14,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
 from retrysafe.http.client import resuming
 from retrysafe.http.client.calling import Planned, Retries
-from retrysafe.http.client.hosts import address, quoted
+from retrysafe.http.client.hosts import address, quote_key
 from retrysafe.http.client.journal import Entry, Journal
 from retrysafe.http.client.over_httpx import (
     AsyncRefreshing,
@@ -22,7 +22,7 @@ from retrysafe.http.client.over_httpx import (
     Refreshing,
     SyncWire,
     aread,
-    declined,
+    decline,
     outgoing,
     read,
 )
@@ -71,7 +71,7 @@ class RetryTransport(httpx.BaseTransport):
         planned = self._retries.plan(outgoing(request, body))
         wire = SyncWire(self._inner, request, self._retries, self._refresh)
         answer = run_without_loop(planned.carry_out(wire, partial(_stamp, request, planned)))
-        return _handed_over(request, planned, answer)
+        return _hand_over(request, planned, answer)
 
     def close(self) -> None:
         """Close what sends."""
@@ -100,7 +100,7 @@ class AsyncRetryTransport(httpx.AsyncBaseTransport):
         planned = self._retries.plan(outgoing(request, body))
         wire = AsyncWire(self._inner, request, self._retries, self._refresh)
         answer = await planned.carry_out(wire, partial(_stamp, request, planned))
-        return _handed_over(request, planned, answer)
+        return _hand_over(request, planned, answer)
 
     async def aclose(self) -> None:
         """Close what sends."""
@@ -117,14 +117,14 @@ def resume(
     once: each takes what nobody alive is at. What its host may have forgotten is not sent, and stays in the journal:
     its error is `RequestOutcomeUnknown`. Raises `ConfigurationError` if the client has no such transport.
     """
-    return resuming.resumed(journal, origin or _base(client), wall, lambda entry: client.send(_again(client, entry)))
+    return resuming.resume(journal, origin or _base(client), wall, lambda entry: client.send(_again(client, entry)))
 
 
 async def aresume(
     client: httpx.AsyncClient, journal: Journal, *, origin: str | None = None, wall: Callable[[], float] = time.time
 ) -> AsyncIterator[Resumed]:
     """`resume` for async code."""
-    entries = resuming.taken(journal, origin or _base(client), wall)
+    entries = resuming.take_over(journal, origin or _base(client), wall)
     while (found := await anyio.to_thread.run_sync(next, entries, None)) is not None:
         entry, unknown = found
         if unknown is not None:
@@ -148,7 +148,7 @@ def _again(client: httpx.Client | httpx.AsyncClient, entry: Entry) -> httpx.Requ
     """The request as it was, with what the client adds; by its URL of then, whatever parameters the client has."""
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in entry.headers]
     built = client.build_request(entry.method, entry.url, headers=headers, content=entry.body)
-    built.headers[HEADER] = quoted(entry.key)
+    built.headers[HEADER] = quote_key(entry.key)
     built.url = httpx.URL(entry.url)
     return built
 
@@ -167,10 +167,10 @@ def _take_over(request: httpx.Request) -> None:
         request.headers.pop(stamped[2], None)
 
 
-def _handed_over(request: httpx.Request, planned: Planned, answer: Answer) -> httpx.Response:
+def _hand_over(request: httpx.Request, planned: Planned, answer: Answer) -> httpx.Response:
     """The response for httpx, which makes the next request of this one where it follows a redirect."""
     response: httpx.Response = answer.raw
-    return response if planned.may_follow(answer, request.headers) else declined(response)
+    return response if planned.may_follow(answer, request.headers) else decline(response)
 
 
 def _stamp(request: httpx.Request, planned: Planned) -> None:

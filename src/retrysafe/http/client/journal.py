@@ -24,7 +24,7 @@ from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed, Connecti
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.http.client.errors import JournalUnavailable, RequestKeyReused
 from retrysafe.http.client.headers import SECRETS
-from retrysafe.http.client.hosts import address, shown
+from retrysafe.http.client.hosts import address, hide_query
 from retrysafe.http.client.owners import Owner, is_alive
 from retrysafe.protocol import keys
 
@@ -66,7 +66,7 @@ class Entry(NamedTuple):
 
     def __str__(self) -> str:
         """Describe it for people: no key, no body, no query."""
-        return f"{self.method} {shown(self.url)} (key {self.name})"
+        return f"{self.method} {hide_query(self.url)} (key {self.name})"
 
 
 def identity(scope: str, url: str, key: str) -> bytes:
@@ -74,7 +74,7 @@ def identity(scope: str, url: str, key: str) -> bytes:
     return keys.lookup(None, "http.client", scope, address(url), key)
 
 
-def kept_headers(headers: Iterable[tuple[str, str]], secrets: Container[str]) -> tuple[tuple[str, str], ...]:
+def select_headers(headers: Iterable[tuple[str, str]], secrets: Container[str]) -> tuple[tuple[str, str], ...]:
     """Select the headers of a request for the journal: no credentials, and none that a client makes by itself."""
     lowered = ((name.lower(), value) for name, value in headers)
     return tuple((name, value) for name, value in lowered if name not in secrets and name not in _MADE_ANEW)
@@ -142,9 +142,9 @@ class Journal:
                 return entry
             if (found.method, found.url, found.body) != (entry.method, entry.url, entry.body):
                 raise RequestKeyReused(
-                    f"{found.method} {shown(found.url)} is in the journal with this key ({found.name})."
+                    f"{found.method} {hide_query(found.url)} is in the journal with this key ({found.name})."
                 )
-            held = found if found.owner == owner or self.is_held(found, now) else self._taken(found)
+            held = found if found.owner == owner or self.is_held(found, now) else self._take(found)
             self._hold(connection, held._replace(held_until=max(held.held_until, now + hold), runs=(*held.runs, run)))
             return found
 
@@ -198,7 +198,7 @@ class Journal:
             found = self._find(connection, id)
             if found is None or self.is_held(found, now):
                 return None
-            self._hold(connection, self._taken(found)._replace(held_until=now + hold))
+            self._hold(connection, self._take(found)._replace(held_until=now + hold))
             return found
 
     def let_go(self, id: bytes) -> bool:
@@ -228,14 +228,14 @@ class Journal:
         """This journal, as others see it."""
         with self._lock:
             if self._owner is None:
-                self._owner = _guarded(lambda: Owner(self.path))
+                self._owner = _run_guarded(lambda: Owner(self.path))
             return self._owner
 
     def _find(self, connection: sqlite3.Connection, id: bytes) -> Entry | None:
         row = connection.execute(f"SELECT {_COLUMNS} FROM requests WHERE id = ?", (id,)).fetchone()
         return None if row is None else _entry(row)
 
-    def _taken(self, found: Entry) -> Entry:
+    def _take(self, found: Entry) -> Entry:
         """Take an entry over if its process is dead; calls of the former owner have no effect any more."""
         return found._replace(owner=self.owner.name, held_until=0.0, runs=(), in_doubt=False)
 
@@ -263,19 +263,19 @@ class Journal:
     def _transaction(self, *, synchronous: str = "FULL") -> Iterator[sqlite3.Connection]:
         """One transaction; on disk behind the block, if it is FULL."""
         with self._lock, ExitStack() as lent:
-            connection = _guarded(lambda: lent.enter_context(Borrowed(self._connections)))
+            connection = _run_guarded(lambda: lent.enter_context(Borrowed(self._connections)))
             try:
-                _guarded(lambda: connection.execute(f"PRAGMA synchronous = {synchronous}"))
-                _guarded(lambda: connection.execute("BEGIN IMMEDIATE"))
+                _run_guarded(lambda: connection.execute(f"PRAGMA synchronous = {synchronous}"))
+                _run_guarded(lambda: connection.execute("BEGIN IMMEDIATE"))
                 yield connection
-                _guarded(lambda: connection.execute("COMMIT"))
+                _run_guarded(lambda: connection.execute("COMMIT"))
             except sqlite3.Error as error:
                 raise _unavailable(error) from error
 
     def _none_yet(self) -> Connections[Connection]:
-        return Connections(self.path, self._connected)
+        return Connections(self.path, self._connect)
 
-    def _connected(self) -> Connection:
+    def _connect(self) -> Connection:
         _protect(self.path)
         return SqliteFile(str(self.path), busy=10.0).connect()
 
@@ -291,7 +291,7 @@ class Journal:
             connection.execute(_SCHEMA)
             connection.execute(f"PRAGMA user_version = {_VERSION}")
 
-    def _forked(self) -> None:
+    def _renew_after_fork(self) -> None:
         """In a child: the name and the lock are its parent's."""
         if self._owner is not None:
             self._owner.close()
@@ -334,7 +334,7 @@ def _row(entry: Entry) -> tuple[Any, ...]:
     return (*entry[:5], json.dumps(entry.headers), *entry[6:-2], json.dumps(entry.runs), entry.in_doubt)
 
 
-def _guarded(do: Callable[[], T]) -> T:
+def _run_guarded(do: Callable[[], T]) -> T:
     try:
         return do()
     except (sqlite3.Error, OSError) as error:
@@ -352,7 +352,7 @@ _journals: weakref.WeakSet[Journal] = weakref.WeakSet()
 
 def _after_in_child() -> None:
     for journal in list(_journals):
-        journal._forked()
+        journal._renew_after_fork()
 
 
 runtime.in_child(_after_in_child)

@@ -13,7 +13,7 @@ from retrysafe.http.client import results
 from retrysafe.http.client.budget import Budgets
 from retrysafe.http.client.errors import RequestOutcomeUnknown
 from retrysafe.http.client.headers import SECRETS
-from retrysafe.http.client.hosts import IDEMPOTENT, Host, address, shown
+from retrysafe.http.client.hosts import IDEMPOTENT, Host, address, hide_query
 from retrysafe.http.client.policy import Environment, Policy, pause
 from retrysafe.http.client.redirects import Target, follow
 from retrysafe.http.client.results import Answer, Result, Verdict
@@ -107,7 +107,7 @@ class _Course:
         """The next attempt, unless it could run a second time what has run: rule C3."""
         if self.doubtful and not self._is_recognised():
             raise RequestOutcomeUnknown(
-                f"{self.target.method} {shown(self.target.url)}: an earlier attempt may have arrived."
+                f"{self.target.method} {hide_query(self.target.url)}: an earlier attempt may have arrived."
             )
         self.attempts += 1
         self.tell("request_sent", {"number": self.attempts})
@@ -117,12 +117,12 @@ class _Course:
     def _ending_of_attempt(self) -> Callable[[Result], None]:
         began = self.environment.clock()
 
-        def ended(result: Result) -> None:
+        def end_with(result: Result) -> None:
             self.doubtful = results.in_doubt(self.doubtful, result, self.host)
             seconds = self.environment.clock() - began
             self.tell("request_ended", {"number": self.attempts, "outcome": result.outcome, "seconds": seconds})
 
-        return ended
+        return end_with
 
     def _is_recognised(self) -> bool:
         until = self.call.recognised_until
@@ -165,7 +165,7 @@ class _Course:
             self.tell("request_given_up", {"number": self.attempts, "outcome": result.outcome, "limit": limit})
         return Ending(result, self.doubtful, self.attempts, limit)
 
-    def redirected(self, answer: Answer) -> bool:
+    def follows(self, answer: Answer) -> bool:
         """Tell whether a redirect is followed. That of a request without a key is left to the client library."""
         if not self.call.key or self.redirects >= self.policy.redirects:
             return False
@@ -182,7 +182,7 @@ class _Course:
         """Tell whether new credentials are for the asking server: a declared host, and the one that was called."""
         return not self.refreshed and self.call.resendable and self.host is not None and self.target.at_home
 
-    def refreshed_with(self, headers: Mapping[str, str] | None, result: Result) -> Ending | None:
+    def refresh(self, headers: Mapping[str, str] | None, result: Result) -> Ending | None:
         """Go on with new credentials; how it ends if there are none, or if what they are for can't be sent."""
         self.refreshed = True
         if headers is None:
@@ -208,10 +208,10 @@ def operation(
         result: Result = yield course.send()
         verdict = results.judge(result, course.host)
         if verdict is Verdict.REDIRECT and isinstance(result, Answer) and not course.is_late:
-            if course.redirected(result):
+            if course.follows(result):
                 continue
         elif verdict is Verdict.REFRESH and course.may_refresh():
-            ending = course.refreshed_with((yield Refresh()), result)
+            ending = course.refresh((yield Refresh()), result)
             if ending is None:
                 continue
             return ending

@@ -13,7 +13,7 @@ import anyio.to_thread
 
 from retrysafe.cancellation import run_to_completion
 from retrysafe.extras import NeedsExtra
-from retrysafe.http.client.bodies import agathered, decoded, gathered, is_read_whole, problem_code
+from retrysafe.http.client.bodies import agather, decode, gather, is_read_whole, problem_code
 from retrysafe.http.client.calling import Outgoing, Retries
 from retrysafe.http.client.driving import Given, T, TaskWire, ThreadWire, Wire
 from retrysafe.http.client.operation import Send
@@ -80,7 +80,7 @@ def read(request: httpx.Request, limit: int) -> bytes | None:
     if isinstance(stream, httpx.ByteStream):
         return b"".join(stream)
     assert isinstance(stream, httpx.SyncByteStream)
-    return _kept(request, gathered(stream, limit))
+    return _keep(request, gather(stream, limit))
 
 
 async def aread(request: httpx.Request, limit: int) -> bytes | None:
@@ -88,10 +88,10 @@ async def aread(request: httpx.Request, limit: int) -> bytes | None:
     if isinstance(stream, httpx.ByteStream):
         return b"".join(stream)
     assert isinstance(stream, httpx.AsyncByteStream)
-    return _kept(request, await agathered(stream, limit))
+    return _keep(request, await agather(stream, limit))
 
 
-def _kept(request: httpx.Request, found: bytes | Iterator[bytes] | AsyncIterator[bytes]) -> bytes | None:
+def _keep(request: httpx.Request, found: bytes | Iterator[bytes] | AsyncIterator[bytes]) -> bytes | None:
     if isinstance(found, bytes):
         request.stream = httpx.ByteStream(found)
         return found
@@ -99,7 +99,7 @@ def _kept(request: httpx.Request, found: bytes | Iterator[bytes] | AsyncIterator
     return None
 
 
-def _shaped(request: httpx.Request, step: Send, left: float) -> httpx.Request:
+def _shape(request: httpx.Request, step: Send, left: float) -> httpx.Request:
     """The request as one attempt sends it; no timeout is longer than what is left of the deadline."""
     target = step.target
     dropped = target.dropped | {name.lower() for name in target.added}
@@ -140,7 +140,7 @@ class _Declined(httpx.Response):
         return False
 
 
-def declined(response: httpx.Response) -> httpx.Response:
+def decline(response: httpx.Response) -> httpx.Response:
     """A redirect as an answer of its own."""
     return _Declined(
         response.status_code, headers=response.headers, stream=response.stream, extensions=response.extensions
@@ -159,7 +159,7 @@ def _code(headers: httpx.Headers, body: bytes) -> str:
     content_type = headers.get("content-type", "")
     if "problem+json" not in content_type.lower():
         return ""
-    plain = decoded(headers.get("content-encoding", ""), body, _LARGEST_PROBLEM)
+    plain = decode(headers.get("content-encoding", ""), body, _LARGEST_PROBLEM)
     return "" if plain is None else problem_code(content_type, plain)
 
 
@@ -186,12 +186,12 @@ class _HttpxWire(Wire):
     @abstractmethod
     async def _close(self, stream: Any) -> None: ...
 
-    def _left(self, step: Send) -> float:
+    def _remaining(self, step: Send) -> float:
         return max(0.001, step.end - self._world.clock())
 
     async def send(self, step: Send, /) -> Result:
         try:
-            shaped = _shaped(self._request, step, self._left(step))
+            shaped = _shape(self._request, step, self._remaining(step))
             response = await self._handle(shaped)
             if is_read_whole(response.headers, keyed=step.target.keyed, limit=self._limit):
                 body = await self._body(response, step.end)
@@ -264,7 +264,7 @@ class AsyncWire(_HttpxWire, TaskWire):
         return aiter(stream)
 
     async def send(self, step: Send, /) -> Result:
-        with anyio.move_on_after(self._left(step)):
+        with anyio.move_on_after(self._remaining(step)):
             return await super().send(step)
         return Failure(Kind.AMBIGUOUS, self._too_late())
 

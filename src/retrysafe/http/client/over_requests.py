@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from retrysafe.extras import NeedsExtra
-from retrysafe.http.client.bodies import ends_unmarked, gathered, is_read_whole, problem_code
+from retrysafe.http.client.bodies import ends_unmarked, gather, is_read_whole, problem_code
 from retrysafe.http.client.calling import Outgoing, Retries
 from retrysafe.http.client.driving import ThreadWire
 from retrysafe.http.client.operation import Send
@@ -44,7 +44,7 @@ def read(request: requests.PreparedRequest, limit: int) -> bytes | None:
     body: Any = request.body
     if body is None or isinstance(body, bytes | bytearray | str):
         return b"" if body is None else body.encode() if isinstance(body, str) else bytes(body)
-    found = gathered(_parts(body), limit)
+    found = gather(_parts(body), limit)
     if not isinstance(found, bytes):
         request.body = found
         return None
@@ -70,7 +70,7 @@ def _text(value: str | bytes) -> str:
     return value.decode("latin-1") if isinstance(value, bytes) else value
 
 
-def _shaped(request: requests.PreparedRequest, step: Send) -> requests.PreparedRequest:
+def _shape(request: requests.PreparedRequest, step: Send) -> requests.PreparedRequest:
     """The request as one attempt sends it."""
     target = step.target
     shaped = request.copy()
@@ -134,7 +134,7 @@ class _Declined(requests.Response):
         return False
 
 
-def declined(response: requests.Response) -> requests.Response:
+def decline(response: requests.Response) -> requests.Response:
     """A redirect as an answer of its own."""
     response.__class__ = _Declined
     return response
@@ -184,7 +184,7 @@ class AdapterWire(ThreadWire):
 
     async def send(self, step: Send, /) -> Result:
         left = max(0.001, step.end - self._world.clock())
-        shaped = _shaped(self._request, step)
+        shaped = _shape(self._request, step)
         how = {**self._how, "timeout": _within(self._how["timeout"], left)}
         if urlsplit(str(shaped.url)).hostname is None:
             return Failure(Kind.HOPELESS, requests.exceptions.InvalidURL(shaped.url, request=shaped))

@@ -25,7 +25,7 @@ class Owner:
         while self._file is None:
             self.name = os.urandom(8).hex()
             self._path = _path(journal, self.name)
-            self._file = _locked(self._path)
+            self._file = _lock_new(self._path)
 
     def close(self) -> None:
         """Say that it holds nothing any more. In a forked child, let the parent's lock be its own."""
@@ -60,7 +60,7 @@ def _sweep(journal: Path) -> None:
         is_alive(journal, path.name.rpartition("-")[2])
 
 
-def _locked(path: Path) -> int | None:
+def _lock_new(path: Path) -> int | None:
     """A new locked file; None if it was swept away before it was locked."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
     with suppress(OSError):

@@ -43,7 +43,7 @@ def follow(target: Target, answer: Answer, secrets: frozenset[str] = SECRETS) ->
     ``secrets`` are the names of headers, in lower case, that no other origin must see. The key is the first origin's
     as well, and so is all that a refresh has added.
     """
-    url = _located(target.url, answer.headers["location"])
+    url = _resolve(target.url, answer.headers["location"])
     if url is None:
         return None
     elsewhere = address(url) != address(target.url)
@@ -74,12 +74,12 @@ def credentials_to_leave(url: str, answer: Answer, names: Iterable[str]) -> froz
     Nothing where the redirect stays at the origin of ``url``. What libraries take away by themselves is left to them:
     they may have other such headers for the other origin.
     """
-    target = _located(url, answer.headers.get("location", ""))
+    target = _resolve(url, answer.headers.get("location", ""))
     stays = target is not None and address(target) == address(url)
     return frozenset() if stays else secrets_among(names) - OF_THE_LIBRARY
 
 
-def _located(base: str, location: str) -> str | None:
+def _resolve(base: str, location: str) -> str | None:
     """The URL that a Location means; None if it is none, or if clients could read it in two ways."""
     try:
         url, _ = urldefrag(urljoin(base, location.strip()))

@@ -10,9 +10,9 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
 from retrysafe.http.client import resuming
 from retrysafe.http.client.calling import Planned, Retries
-from retrysafe.http.client.hosts import quoted
+from retrysafe.http.client.hosts import quote_key
 from retrysafe.http.client.journal import Entry, Journal
-from retrysafe.http.client.over_requests import AdapterWire, Refreshing, declined, outgoing, read, retries_itself
+from retrysafe.http.client.over_requests import AdapterWire, Refreshing, decline, outgoing, read, retries_itself
 from retrysafe.http.client.results import Answer
 from retrysafe.http.client.resuming import Resumed
 from retrysafe.http.keys import HEADER
@@ -64,7 +64,7 @@ class RetryAdapter(BaseAdapter):
         how = {"timeout": timeout, "verify": verify, "cert": cert, "proxies": proxies}
         wire = AdapterWire(self._inner, sent, self._retries, self._refresh, how)
         answer = run_without_loop(planned.carry_out(wire, lambda: planned.stamp(sent.headers)))
-        response = _handed_over(request, planned, answer)
+        response = _hand_over(request, planned, answer)
         response.connection = self  # type: ignore[assignment]  # by which requests' digest authentication sends again
         return response
 
@@ -73,10 +73,10 @@ class RetryAdapter(BaseAdapter):
         self._inner.close()
 
 
-def _handed_over(request: requests.PreparedRequest, planned: Planned, answer: Answer) -> requests.Response:
+def _hand_over(request: requests.PreparedRequest, planned: Planned, answer: Answer) -> requests.Response:
     """The response for requests, which makes the next request of this one where it follows a redirect."""
     response: requests.Response = answer.raw
-    return response if planned.may_follow(answer, request.headers) else declined(response)
+    return response if planned.may_follow(answer, request.headers) else decline(response)
 
 
 def resume(
@@ -94,7 +94,7 @@ def resume(
         settings = session.merge_environment_settings(entry.url, {}, None, None, None)
         return session.send(_again(session, entry), **settings)
 
-    return resuming.resumed(journal, origin, wall, send)
+    return resuming.resume(journal, origin, wall, send)
 
 
 def _again(session: requests.Session, entry: Entry) -> requests.PreparedRequest:
@@ -103,7 +103,7 @@ def _again(session: requests.Session, entry: Entry) -> requests.PreparedRequest:
     for name, value in entry.headers:
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     built = session.prepare_request(
-        requests.Request(entry.method, entry.url, headers={**headers, HEADER: quoted(entry.key)}, data=entry.body)
+        requests.Request(entry.method, entry.url, headers={**headers, HEADER: quote_key(entry.key)}, data=entry.body)
     )
     built.url = entry.url
     return built

@@ -101,7 +101,7 @@ def judge(result: Result, host: Host | None) -> Verdict:
         return Verdict.REDIRECT
     if result.is_replay:
         return Verdict.FINAL
-    told = _told(result, host)
+    told = _find_hint(result, host)
     if told in ("true", "false"):
         return Verdict.RETRY if told == "true" else Verdict.FINAL
     if result.status == 401:
@@ -114,7 +114,7 @@ def may_repeat(result: Result, *, repeatable: bool) -> bool:
     return repeatable or (isinstance(result, Failure) and result.kind is Kind.UNSENT)
 
 
-def _told(answer: Answer, host: Host | None) -> str:
+def _find_hint(answer: Answer, host: Host | None) -> str:
     """Return the value of the host's own header about retries, if it has one."""
     return answer.headers.get(host.should_retry, "").strip().lower() if host and host.should_retry else ""
 
@@ -128,7 +128,7 @@ def in_doubt(before: bool, result: Result, host: Host | None = None) -> bool:
     if result.status >= 500 or result.status == 408 or is_running(result) or result.code == "outcome-unknown":
         return True
     if result.status == 409:
-        return _told(result, host) == "true" or (before and result.code not in _ABOUT_THE_KEY)
+        return _find_hint(result, host) == "true" or (before and result.code not in _ABOUT_THE_KEY)
     return before and result.status in _BEFORE_THE_KEY | REDIRECTS
 
 

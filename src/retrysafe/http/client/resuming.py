@@ -22,7 +22,7 @@ class Resumed(NamedTuple):
     error: Exception | None
 
 
-def taken(
+def take_over(
     journal: Journal, origin: str | None, wall: Callable[[], float]
 ) -> Iterator[tuple[Entry, RequestOutcomeUnknown | None]]:
     """The requests that no living process is at, each held by this one, or the reason why it must not be sent.
@@ -34,18 +34,18 @@ def taken(
         entry = journal.find(id)
         if entry is None or (wanted is not None and address(entry.url) != wanted):
             continue
-        unknown = refused(entry, wall())
+        unknown = find_obstacle(entry, wall())
         if unknown is not None and not journal.is_held(entry, wall()):
             yield entry, unknown
         elif unknown is None and (found := journal.take(entry.id, wall(), HOLD)) is not None:
             yield found, None
 
 
-def resumed(
+def resume(
     journal: Journal, origin: str | None, wall: Callable[[], float], send: Callable[[Entry], Any]
 ) -> Iterator[Resumed]:
-    """Send every request that `taken` gives."""
-    for entry, unknown in taken(journal, origin, wall):
+    """Send every request that `take_over` gives."""
+    for entry, unknown in take_over(journal, origin, wall):
         if unknown is not None:
             yield Resumed(entry, None, unknown)
             continue
@@ -59,7 +59,7 @@ def resumed(
             yield Resumed(entry, response, None)
 
 
-def refused(entry: Entry, now: float) -> RequestOutcomeUnknown | None:
+def find_obstacle(entry: Entry, now: float) -> RequestOutcomeUnknown | None:
     """Why a request must not be sent again: rule C3; None if it may."""
     if entry.recognised_until is not None:
         if now < entry.recognised_until:

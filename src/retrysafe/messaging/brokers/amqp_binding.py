@@ -21,6 +21,7 @@ from retrysafe.messaging.cloudevents import (
     ESCAPED,
     OWN,
     STRUCTURED,
+    Mode,
     attributes,
     is_attribute,
     received,
@@ -30,9 +31,6 @@ from retrysafe.protocol.messages import Envelope
 
 Binding = Literal["amqp", "rabbitmq"]
 """The binding of CloudEvents in which the headers of a message are written."""
-Mode = Literal["binary", "structured"]
-"""The place of a CloudEvent's attributes: in headers, or with the payload in a JSON text."""
-MODES: tuple[Mode, ...] = ("binary", "structured")
 PREFIXES: dict[Binding, str] = {"amqp": "cloudEvents:", "rabbitmq": "ce-"}
 _OF_THE_BROKER = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
 """Headers that RabbitMQ adds to a message on its way."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from retrysafe.protocol.checks import Check, Facts, Judge, Severity
+from retrysafe.protocol.checks import Check, Facts, Severity
 
 T = TypeVar("T")
 _MOST = 30.0
@@ -18,15 +19,20 @@ class BrokerExamination(NamedTuple):
     """The checks of one broker.
 
     checks: each judges the facts.
-    facts: asks the broker at a URL for them, with the topics that are looked at. It is called in a thread of its own,
-        and abandoned when it takes too long. What it raises means that the broker cannot be reached.
+    gather: asks the broker at a URL for the facts, with the topics that are looked at. It is called in a thread of its
+        own, and abandoned when it takes too long. What it raises means that the broker cannot be reached.
     kept: finds in the facts for how many seconds each topic or queue may hand a message out again; without those of
         which the broker does not say so.
     """
 
     checks: tuple[Check, ...]
-    facts: Callable[[str, tuple[str, ...]], Mapping[str, Any]]
+    gather: Callable[[str, tuple[str, ...]], Facts | Coroutine[Any, Any, Facts]]
     kept: Callable[[Facts], Mapping[str, float]] = lambda _: {}
+
+    def facts(self, url: str, topics: tuple[str, ...]) -> Facts:
+        """Ask the broker."""
+        facts = self.gather(url, topics)
+        return ask(facts) if inspect.iscoroutine(facts) else facts  # type: ignore[return-value]
 
 
 def ask(work: Coroutine[Any, Any, T], most: float = _MOST) -> T:
@@ -50,14 +56,32 @@ def ask(work: Coroutine[Any, Any, T], most: float = _MOST) -> T:
         raise TimeoutError from None
 
 
-def some(kind: str, says: Callable[[Any], object], text: str) -> Judge:
-    """Judge settings by their names, which are the facts of this kind: ``says`` is true of the evidence."""
+class Row(NamedTuple):
+    """One check of settings: ``fails`` is asked of each in the facts of a kind.
 
-    def judge(facts: Facts) -> str | None:
-        found = [name for name, settings in facts[kind].items() if says(settings)]
-        return f"{text}: {', '.join(sorted(found))}." if found else None
+    asks: the question, of which "no" is the finding.
+    evidence: says what is wrong, with the names of those that fail for ``{}``.
+    """
 
-    return judge
+    id: str
+    severity: Severity
+    kind: str
+    fails: Callable[[Any], object]
+    asks: str
+    evidence: str
+    fix: str
+
+    def judge(self, facts: Facts) -> str | None:
+        """Return the evidence; None when none fails."""
+        settings = facts[self.kind]
+        named = settings.items() if isinstance(settings, Mapping) else zip(settings, settings, strict=True)
+        names = sorted(name for name, one in named if self.fails(one))
+        return self.evidence.format(", ".join(names)) if names else None
+
+
+def checks_of(page: str, *rows: Row) -> tuple[Check, ...]:
+    """The checks of a broker, which a page explains."""
+    return tuple(Check(row.id, row.asks, row.severity, row.fix, page, row.judge) for row in rows)
 
 
 def _short_memory(facts: Facts) -> str | None:

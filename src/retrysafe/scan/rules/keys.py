@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from retrysafe.scan import catalogue as known
@@ -37,18 +38,55 @@ def charge(order):
     stripe.PaymentIntent.create(amount=order.amount, currency="eur", idempotency_key=f"charge-{order.id}")
 """,
 )
+DOTTED = Rule(
+    "RS502",
+    "A key is looked up by a path with dots, which a dict does not know",
+    Severity.ERROR,
+    "`dict.get` takes it for one name and finds nothing. Where a missing key lets the work pass, nothing is guarded.",
+    "Name the path to the guard, `once(key='message.headers.idempotency_key')`: a path that finds no key is an error.",
+    "how-to/guard-a-function.md",
+    """
+def key_of(message):
+    return message.get("headers.idempotency_key")
+""",
+    """
+def key_of(message):
+    return message["headers"]["idempotency_key"]
+""",
+)
+_DOTTED = re.compile(r"(headers|payload|body|event|message|data|detail|metadata|attributes|properties)(\.\w+)+")
 _PURE = frozenset({"hex", "int", "isoformat", "timestamp", "strftime", "bytes"})
 _STEPS = 12
 
 
 def check(view: View) -> Iterator[Finding]:
-    """RS501."""
+    """RS501 and RS502."""
     for node in view.module.nodes:
+        for path in _paths(view, node):
+            if _DOTTED.fullmatch(path):
+                yield finding(DOTTED, view.module, node, f"It finds nothing, as dicts know no dots: {path!r}.")
         for key in _keys(view.project, view.module, node):
             made = _chance(view.project, view.module, key)
             if made is not None and not _is_kept_for_attempts(view.module, key, made):
                 what = ast.unparse(made)
                 yield finding(RANDOM_KEY, view.module, key, f"Every attempt gets another key: it is made from {what}.")
+
+
+def _paths(view: View, node: ast.AST) -> Iterator[str]:
+    """The texts that `get` is called with: its own, or those that the module calls the function around it with."""
+    match node:
+        case ast.Call(ast.Attribute(_, "get"), [ast.Constant(str(text)), *_]):
+            yield text
+        case ast.Call(ast.Attribute(_, "get"), [ast.Name(name) as given, *_]):
+            found = view.project.binding(view.module, given)
+            calls = view.module.nodes if found is not None and found.how in (How.INJECTED, How.TYPED) else ()
+            for call in (one for one in calls if isinstance(one, ast.Call)):
+                called = view.project.function(view.project.resolve(view.module, call.func))
+                names = [one.arg for one in called[1].args.args] if called is not None else []
+                values = {one.arg: one.value for one in call.keywords} | dict(zip(names, call.args, strict=False))
+                match values.get(name) if names else None:
+                    case ast.Constant(str(text)):
+                        yield text
 
 
 def _keys(project: Project, module: Module, node: ast.AST) -> Iterator[ast.expr]:

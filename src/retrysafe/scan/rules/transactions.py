@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from retrysafe.scan import catalogue as known
 from retrysafe.scan.effects import Effect, EffectKind
 from retrysafe.scan.findings import Finding, Rule, Severity, finding
+from retrysafe.scan.guards import is_guarded
 from retrysafe.scan.module import Function, Module
 from retrysafe.scan.project import Project, own_nodes
 from retrysafe.scan.rules.view import View
@@ -33,12 +34,17 @@ def pay(order):
     """
 import requests
 from django.db import transaction
+from retrysafe import Boundary
+
+payments = Boundary("payments", store="postgresql:///shop", effects="keyed")
 
 
 def pay(order):
     with transaction.atomic():
         order.save()
-    requests.post("https://bank.example/charges", json={"order": order.pk})
+    with payments.claim(order.pk) as claim:
+        headers = {"Idempotency-Key": claim.key_for("bank")}
+        requests.post("https://bank.example/charges", json={"order": order.pk}, headers=headers)
 """,
 )
 SEND = Rule(
@@ -79,12 +85,49 @@ def confirm(order):
         transaction.on_commit(lambda: ship.delay(order.pk))
 """,
 )
+AFTER = Rule(
+    "RS203",
+    "A message or a call after the commit is lost if the process dies",
+    Severity.WARNING,
+    "The rows are there and nothing says that something is missing: a retry that finds them leaves the message out, "
+    "one that does not look makes them again.",
+    "Write the message, or an order to call, to the outbox in the transaction.",
+    "how-to/outbox.md",
+    """
+from celery import shared_task
+from sqlalchemy.orm import Session
+
+
+@shared_task
+def ship(order): ...
+
+
+def confirm(session: Session, order):
+    session.add(order)
+    session.commit()
+    ship.delay(order.id)
+""",
+    """
+from retrysafe.messaging import Outbox
+from sqlalchemy.orm import Session
+
+outbox = Outbox("postgresql:///shop", source="/shop")
+
+
+def confirm(session: Session, order):
+    session.add(order)
+    outbox.add(session, "orders", {"order": order.id}, key=order.id, type="orders.placed.v1")
+    session.commit()
+""",
+)
+_LEAVING = ast.Return | ast.Raise | ast.Continue | ast.Break
 _FOLLOWED = 2
 """Calls that are followed into functions of the project."""
 
 
 def check(view: View) -> Iterator[Finding]:
-    """RS201 and RS202."""
+    """RS201 to RS203."""
+    yield from _after_commits(view)
     reported: set[tuple[str, ast.AST]] = set()
     for nodes in _regions(view.project, view.module):
         for effect in view.effects.of_nodes(view.module, iter(nodes), _FOLLOWED):
@@ -92,6 +135,46 @@ def check(view: View) -> Iterator[Finding]:
             if rule is not None and (rule.id, effect.node) not in reported:
                 reported.add((rule.id, effect.node))
                 yield _finding(rule, view.module, effect)
+
+
+def _after_commits(view: View) -> Iterator[Finding]:
+    project, module = view.project, view.module
+    for _, function in module.functions():
+        if is_guarded(project, module, function) or any(
+            _decorates(project, module, d) for d in function.decorator_list
+        ):
+            continue
+        nodes = list(own_nodes(function))
+        commits = [node for node in nodes if _commits(project, module, node)]
+        for effect in view.effects.of_nodes(module, iter(nodes), _FOLLOWED) if commits else ():
+            out = effect.kind in (EffectKind.CALL, EffectKind.SEND) and not effect.keyed
+            if out and any(_follows(module, one, effect.node) for one in commits):
+                severity = Severity.NOTE if effect.kind is EffectKind.CALL else None
+                yield finding(AFTER, module, effect.node, f"After the commit: {effect.describe()}.", severity)
+                break
+
+
+def _commits(project: Project, module: Module, node: ast.AST) -> bool:
+    if isinstance(node, ast.With | ast.AsyncWith):
+        return any(opens(project, module, one) for one in node.items)
+    return isinstance(node, ast.Call) and project.resolve(module, node.func) in known.COMMITS
+
+
+def _follows(module: Module, first: ast.AST, second: ast.AST) -> bool:
+    """Tell whether the second node is in a statement that may run after that of the first."""
+    current, around = first, module.parents.get(first)
+    while around is not None:
+        blocks = (getattr(around, name, None) for name in ("body", "orelse", "finalbody"))
+        block: list[ast.stmt] = next((one for one in blocks if isinstance(one, list) and current in one), [])
+        later = block[block.index(current) + 1 :] if block else []  # type: ignore[arg-type]
+        if isinstance(around, ast.Try) and block is around.body:
+            later += [*around.orelse, *around.finalbody]
+        if any(second is one for statement in later for one in ast.walk(statement)):
+            return True
+        if isinstance(around, Function) or (block and isinstance(block[-1], _LEAVING)):
+            return False
+        current, around = around, module.parents.get(around)
+    return False
 
 
 def _finding(rule: Rule, module: Module, effect: Effect) -> Finding:

@@ -4,18 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrysafe.messaging.brokers.spec import (
-    MODE,
-    PARTITIONS,
-    PREFETCH,
-    PREFETCH_BYTES,
-    PREFIX,
-    REDELIVERY_WINDOW,
-    REPLICAS,
-    BrokerSpec,
-    Option,
-    lazily,
-)
+from retrysafe.messaging.brokers.spec import BrokerSpec, lazily
 
 if TYPE_CHECKING:
     from retrysafe.messaging.brokers.kafka.consumer import KafkaConsumer
@@ -46,34 +35,19 @@ BROKER = BrokerSpec(
     broker="opening:Kafka",
     publisher="publisher:KafkaPublisher",
     async_publisher="publisher:AsyncKafkaPublisher",
-    options=(
-        PREFIX,
-        MODE,
-        Option("delivery_timeout", "how long a delivery may take (20s)", default="20s", metavar="TIME"),
-    ),
     consumer="consumer:KafkaConsumer",
-    consumer_options=(
-        PREFIX,
-        PREFETCH,
-        PREFETCH_BYTES,
-        REDELIVERY_WINDOW,
-        Option("session", "how long a dead consumer keeps its partitions", metavar="TIME"),
-        Option("leave_within", "how long a partition that moves is kept for messages in progress", metavar="TIME"),
-    ),
-    declaration="opening:declaration",
-    declare_options=(PREFIX, PARTITIONS, REPLICAS),
+    declaration="topics:declare",
+    declares=("prefix", "partitions", "replicas"),
     extra="kafka",
     checks="checks:EXAMINATION",
 )
 
 __getattr__ = lazily(
     __name__,
-    {
-        **dict.fromkeys(("AsyncKafkaPublisher", "KafkaPublisher"), "publisher"),
-        **dict.fromkeys(("Aborted", "Committed", "KafkaTransactions", "Recreated"), "transactions"),
-        "KafkaConsumer": "consumer",
-        "KafkaLedger": "ledger",
-        "KafkaState": "offsets",
-        "declare": "topics",
-    },
+    publisher="AsyncKafkaPublisher KafkaPublisher",
+    transactions="Aborted Committed KafkaTransactions Recreated",
+    consumer="KafkaConsumer",
+    ledger="KafkaLedger",
+    offsets="KafkaState",
+    topics="declare",
 )

@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 
-from retrysafe.messaging.brokers.checks import BrokerExamination
+from retrysafe.messaging.brokers.checks import BrokerExamination, Row, checks_of
 from retrysafe.messaging.brokers.kafka.properties import properties_of
 from retrysafe.messaging.brokers.kafka.topics import admin, seconds_kept
 from retrysafe.messaging.brokers.spec import declaring
-from retrysafe.protocol.checks import Check, Facts, Judge, Severity
+from retrysafe.protocol.checks import Check, Facts, Severity
 
-_GUIDE = "how-to/kafka.md"
 _WITHIN = 4.0
 
 
-def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
+def _gather(url: str, topics: tuple[str, ...]) -> Facts:
     client = admin(properties_of(url, {}))
     known = client.list_topics(timeout=_WITHIN).topics
     found = [name for name in topics if name in known]
     asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in found]
     answers = client.describe_configs(asked, request_timeout=_WITHIN) if asked else {}
-    answered = {resource.name: _settings(answer) for resource, answer in answers.items()}
-    hidden = _find_hidden(client, sorted(set(topics) - set(found)))
-    return {
-        "missing": sorted(set(topics) - set(found) - hidden.keys()),
-        "settings": {name: set_ for name, set_ in answered.items() if not isinstance(set_, str)},
-        "unread": {name: why for name, why in answered.items() if isinstance(why, str)} | hidden,
-        "replicas": {
-            name: min((len(one.replicas) for one in known[name].partitions.values()), default=0) for name in found
-        },
-    }
+    settings: dict[str, dict[str, Any]] = {}
+    unread = _find_hidden(client, sorted(set(topics) - set(found)))
+    missing = sorted(set(topics) - set(found) - unread.keys())
+    for resource, answer in answers.items():
+        try:
+            told = {name: entry.value for name, entry in answer.result().items()}
+        except KafkaException as error:
+            unread[resource.name] = error.args[0].str()
+            continue
+        if told:
+            partitions = known[resource.name].partitions.values()
+            settings[resource.name] = {**told, "replicas": min((len(one.replicas) for one in partitions), default=0)}
+    return {"missing": missing, "settings": settings, "unread": unread}
 
 
 def _find_hidden(client: AdminClient, names: list[str]) -> dict[str, str]:
@@ -47,28 +49,10 @@ def _find_hidden(client: AdminClient, names: list[str]) -> dict[str, str]:
     }
 
 
-def _settings(answer: Any) -> dict[str, str] | str:
-    """The settings of a topic, or why the broker does not tell them."""
-    try:
-        return {name: entry.value for name, entry in answer.result().items()}
-    except KafkaException as error:
-        return str(error.args[0].str())
-
-
 def _unreadable_settings(facts: Facts) -> str | None:
     unread = facts.get("unread", {})
     told = "; ".join(f"{name}: {why.rstrip('.')}" for name, why in sorted(unread.items()))
     return f"The settings of topics could not be read: {told}." if unread else None
-
-
-def _topics(says: Callable[[int, Mapping[str, str]], bool], text: str) -> Judge:
-    """The evidence is the topics of which ``says`` is true, by their replicas and settings."""
-
-    def judge(facts: Facts) -> str | None:
-        found = [name for name, set_ in facts["settings"].items() if set_ and says(facts["replicas"][name], set_)]
-        return f"{text}: {', '.join(sorted(found))}." if found else None
-
-    return judge
 
 
 CHECKS = (
@@ -77,62 +61,64 @@ CHECKS = (
         "May the settings of the topics be read?",
         Severity.NOTE,
         "kafka-acls.sh --add --allow-principal User:… --operation Describe --operation DescribeConfigs --topic …",
-        _GUIDE,
+        "how-to/kafka.md",
         _unreadable_settings,
     ),
-    Check(
-        "kafka-topic",
-        "Are the topics there?",
-        Severity.ERROR,
-        f"Make them with  {declaring()}",
-        _GUIDE,
-        lambda facts: f"No topic {', '.join(facts['missing'])}." if facts["missing"] else None,
-    ),
-    Check(
-        "kafka-replicas",
-        "Do messages survive the loss of a broker?",
-        Severity.WARNING,
-        "Give the topics three replicas (kafka-reassign-partitions.sh), and min.insync.replicas=2",
-        _GUIDE,
-        _topics(lambda replicas, _: replicas < 2, "One replica"),
-    ),
-    Check(
-        "kafka-in-sync",
-        "Is a confirmed message on two brokers?",
-        Severity.WARNING,
-        "kafka-configs.sh --alter --entity-type topics --entity-name … --add-config min.insync.replicas=2",
-        _GUIDE,
-        _topics(
-            lambda replicas, set_: replicas > 1 and int(set_.get("min.insync.replicas") or 2) < 2,
-            "min.insync.replicas 1",
+    *checks_of(
+        "how-to/kafka.md",
+        Row(
+            "kafka-topic",
+            Severity.ERROR,
+            "missing",
+            bool,
+            "Are the topics there?",
+            "No topic {}.",
+            f"Make them with  {declaring()}",
         ),
-    ),
-    Check(
-        "kafka-unclean-election",
-        "Are confirmed messages kept when a leader is lost?",
-        Severity.ERROR,
-        "kafka-configs.sh --alter --entity-type topics --entity-name … "
-        "--add-config unclean.leader.election.enable=false",
-        _GUIDE,
-        _topics(lambda _, set_: set_.get("unclean.leader.election.enable") == "true", "A replica that lags may lead"),
-    ),
-    Check(
-        "kafka-retention",
-        "Do messages end, so that a window can outlive them?",
-        Severity.WARNING,
-        "kafka-configs.sh --alter --entity-type topics --entity-name … --add-config retention.ms=604800000, and "
-        "window= longer than that",
-        _GUIDE,
-        _topics(
-            lambda _, set_: bool(set_.get("retention.ms")) and seconds_kept(set_) is None,
-            "Messages are kept for ever, and can be handed out again after any window",
+        Row(
+            "kafka-replicas",
+            Severity.WARNING,
+            "settings",
+            lambda set_: set_["replicas"] < 2,
+            "Do messages survive the loss of a broker?",
+            "One replica: {}.",
+            "Give the topics three replicas (kafka-reassign-partitions.sh), and min.insync.replicas=2",
+        ),
+        Row(
+            "kafka-in-sync",
+            Severity.WARNING,
+            "settings",
+            lambda set_: set_["replicas"] > 1 and int(set_.get("min.insync.replicas") or 2) < 2,
+            "Is a confirmed message on two brokers?",
+            "min.insync.replicas 1: {}.",
+            "kafka-configs.sh --alter --entity-type topics --entity-name … --add-config min.insync.replicas=2",
+        ),
+        Row(
+            "kafka-unclean-election",
+            Severity.ERROR,
+            "settings",
+            lambda set_: set_.get("unclean.leader.election.enable") == "true",
+            "Are confirmed messages kept when a leader is lost?",
+            "A replica that lags may lead: {}.",
+            "kafka-configs.sh --alter --entity-type topics --entity-name … "
+            "--add-config unclean.leader.election.enable=false",
+        ),
+        Row(
+            "kafka-retention",
+            Severity.WARNING,
+            "settings",
+            lambda set_: bool(set_.get("retention.ms")) and seconds_kept(set_) is None,
+            "Do messages end, so that a window can outlive them?",
+            "Messages are kept for ever, and can be handed out again after any window: {}.",
+            "kafka-configs.sh --alter --entity-type topics --entity-name … --add-config retention.ms=604800000, and "
+            "window= longer than that",
         ),
     ),
 )
 
 
 def _retention(facts: Facts) -> Mapping[str, float]:
-    found = {name: seconds_kept(settings) for name, settings in facts["settings"].items() if settings}
+    found = {name: seconds_kept(settings) for name, settings in facts["settings"].items()}
     return {name: seconds for name, seconds in found.items() if seconds is not None}
 
 

@@ -111,10 +111,10 @@ class KafkaConsumer(AssignedConsumer["_KafkaSession"]):
         prefetch: how many unsettled messages of a partition are in memory at most. Those that wait for a retry count
             a tenth: when the limit is reached, the partition is paused.
         prefetch_bytes: how many bytes of unsettled messages of a partition are in memory at most.
-        session: for how long a dead consumer keeps its partitions (``session.timeout.ms``); brokers accept 6 s or more,
+        session: how long a dead consumer keeps its partitions; as ``session.timeout.ms`` brokers accept 6 s or more,
             unless they are configured otherwise.
-        leave_within: for how long a partition that moves to another consumer is kept, until the messages that were
-            handed out are settled.
+        leave_within: how long a partition that moves is kept for messages in progress; then another consumer has it,
+            although some that were handed out are not settled.
         redelivery_window: for how long after its publication a message may be handed out again; by default the
             retention of the topics, which the consumer reads from the brokers: 14 days with the default settings of
             Kafka.

@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from retrysafe.messaging.cloudevents import (
     ESCAPED,
     OWN,
     STRUCTURED,
+    Mode,
     attributes,
     is_attribute,
     received,
@@ -21,9 +22,6 @@ from retrysafe.messaging.cloudevents import (
 )
 from retrysafe.protocol.messages import Envelope
 
-Mode = Literal["binary", "structured"]
-"""The place of an event's attributes: in headers, or with its data in the value."""
-MODES: tuple[Mode, ...] = ("binary", "structured")
 _PREFIX, _MEDIA_TYPE = "ce_", "content-type"
 _ROW_HEADERS, _ROW_SEQUENCE = "retrysafe-headers", "retrysafe-sequence"
 """Columns of the outbox that Debezium's router makes headers of: all headers in one, and a sequence, which may be NULL:

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 from retrysafe.messaging.brokers.kafka.consumer import KafkaConsumer
 from retrysafe.messaging.brokers.kafka.publisher import AsyncKafkaPublisher
 from retrysafe.messaging.brokers.kafka.topics import declare
 from retrysafe.protocol.records import Duration
-
-
-async def declaration(url: str, topics: Sequence[str], *, group: str, prefix: str = "", **options: Any) -> None:
-    """Make topics for `retrysafe topics declare`; groups make themselves."""
-    await asyncio.to_thread(declare, url, [f"{prefix}{topic}" for topic in topics], **options)
 
 
 class Kafka:
@@ -25,8 +19,7 @@ class Kafka:
 
     async def declare(self, topics: Iterable[str], groups: Iterable[str]) -> None:
         """Make the topics; groups make themselves."""
-        names = [f"{self._prefix}{topic}" for topic in topics]
-        await asyncio.to_thread(declare, self._url, names, partitions=self._partitions)
+        await asyncio.to_thread(declare, self._url, topics, prefix=self._prefix, partitions=self._partitions)
 
     def publisher(self) -> AsyncKafkaPublisher:
         """A publisher to the topics."""

@@ -10,9 +10,10 @@ from confluent_kafka import KafkaError
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.kafka.delivery import RecordSender, Reports
-from retrysafe.messaging.brokers.kafka.envelope import MODES, KafkaRecord, Mode, record_of
+from retrysafe.messaging.brokers.kafka.envelope import KafkaRecord, record_of
 from retrysafe.messaging.brokers.kafka.properties import Properties, properties_of
 from retrysafe.messaging.brokers.spec import declaring
+from retrysafe.messaging.cloudevents import MODES, Mode
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.records import Duration
@@ -147,7 +148,7 @@ class KafkaPublisher(_Publishing):
             of librdkafka as its query: "?security.protocol=SASL_SSL&sasl.mechanism=SCRAM-SHA-512".
         prefix: of the topics' names.
         mode: of CloudEvents: "binary" (attributes in headers) or "structured" (all in one JSON value).
-        delivery_timeout: how long the client tries to deliver a message; it may wait as long for room before.
+        delivery_timeout: how long a delivery may take; the client may wait as long for room before.
         properties: further ones of librdkafka. Its queue takes 32 MiB (``queue.buffering.max.kbytes``); messages that
             come while it is full wait for room.
     """

@@ -24,6 +24,7 @@ def declare(
     url: str,
     topics: Iterable[str],
     *,
+    prefix: str = "",
     partitions: int | None = None,
     replicas: int | None = None,
     settings: Mapping[str, str] | None = None,
@@ -33,7 +34,8 @@ def declare(
 
     Arguments:
         url: of the brokers, as `KafkaPublisher` takes it.
-        topics: by the names that they have at the brokers.
+        topics: one or more topics, without the prefix.
+        prefix: prefix of the topics' names at the brokers.
         partitions: how many each has; by default what the brokers are set to. A key has one partition for as long as
             this number does not change.
         replicas: how many brokers have each partition; by default what the brokers are set to.
@@ -44,7 +46,7 @@ def declare(
     """
     wanted = [
         NewTopic(
-            topic,
+            f"{prefix}{topic}",
             num_partitions=-1 if partitions is None else partitions,
             replication_factor=-1 if replicas is None else replicas,
             config={**(settings or {})},

@@ -25,8 +25,9 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from retrysafe.messaging.brokers.kafka.batches import Batches, Place, after, error_of, first
-from retrysafe.messaging.brokers.kafka.envelope import Mode, record_of
+from retrysafe.messaging.brokers.kafka.envelope import record_of
 from retrysafe.messaging.brokers.kafka.properties import LOG, Properties, properties_of
+from retrysafe.messaging.cloudevents import Mode
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope
 from retrysafe.protocol.records import Duration

@@ -4,18 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrysafe.messaging.brokers.spec import (
-    BROKER_TIMEOUT,
-    KEEP,
-    LEASE,
-    MODE,
-    PARTITIONS,
-    PREFETCH,
-    PREFIX,
-    REDELIVERY_WINDOW,
-    BrokerSpec,
-    lazily,
-)
+from retrysafe.messaging.brokers.spec import BrokerSpec, lazily
 
 if TYPE_CHECKING:
     from retrysafe.messaging.brokers.mqtt.consumer import MqttConsumer
@@ -30,16 +19,11 @@ BROKER = BrokerSpec(
     schemes=("mqtt", "mqtts"),
     broker="opening:Mqtt",
     publisher="publisher:MqttPublisher",
-    options=(PREFIX, MODE, BROKER_TIMEOUT, PARTITIONS),
     consumer="consumer:MqttConsumer",
-    consumer_options=(PARTITIONS, PREFIX, PREFETCH, LEASE, REDELIVERY_WINDOW, BROKER_TIMEOUT, KEEP),
-    declaration="opening:declaration",
-    declare_options=(PREFIX, PARTITIONS, KEEP),
+    declaration="topology:declare",
+    declares=("prefix", "partitions", "keep"),
     extra="mqtt",
     checks="checks:EXAMINATION",
 )
 
-__getattr__ = lazily(
-    __name__,
-    {"MqttConsumer": "consumer", "MqttPublisher": "publisher", "declare": "topology"},
-)
+__getattr__ = lazily(__name__, consumer="MqttConsumer", publisher="MqttPublisher", topology="declare")

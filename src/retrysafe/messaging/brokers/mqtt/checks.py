@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from retrysafe.messaging.brokers.checks import BrokerExamination, ask
+from retrysafe.messaging.brokers.checks import BrokerExamination
 from retrysafe.messaging.brokers.mqtt.connecting import MqttLink, address_of
 from retrysafe.protocol.checks import Check, Facts, Severity
 
 _GUIDE = "how-to/mqtt.md"
 _WITHIN = 4.0
 _DAY = 86400
+_LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
-def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
-    return ask(_ask(url))
-
-
-async def _ask(url: str) -> dict[str, Any]:
+async def _gather(url: str, _: tuple[str, ...]) -> Facts:
     """Ask for the broker's grants to a session of one day, of which nothing stays."""
-    connection = await MqttLink.open(address_of(url), keep=_DAY, patience=_WITHIN)
+    address = address_of(url)
+    connection = await MqttLink.open(address, keep=_DAY, patience=_WITHIN)
     told = dict(connection.told)
     await connection.close(_WITHIN, keep=0)
     return {
         "qos": told.get("MaximumQoS", 2),
         "kept": told.get("SessionExpiryInterval", _DAY),
         "retains": bool(told.get("RetainAvailable", 1)),
-        "tls": url.startswith("mqtts:"),
-        "secret": address_of(url).password is not None,
-        "local": address_of(url).host in ("localhost", "127.0.0.1", "::1"),
+        "open": not url.startswith("mqtts:") and address.password is not None and address.host not in _LOCAL,
     }
-
-
-def _short(facts: Facts) -> str | None:
-    return f"It keeps them for {facts['kept']} seconds only." if facts["kept"] < _DAY else None
-
-
-def _open_password(facts: Facts) -> str | None:
-    if not facts["secret"] or facts["tls"] or facts["local"]:
-        return None
-    return "The password goes over the network in clear text."
 
 
 CHECKS = (
@@ -59,7 +42,7 @@ CHECKS = (
         "Raise the longest session expiry of the broker. mosquitto tells nobody that it has one: look at its "
         "persistent_client_expiration",
         _GUIDE,
-        _short,
+        lambda facts: f"It keeps them for {facts['kept']} seconds only." if facts["kept"] < _DAY else None,
     ),
     Check(
         "mqtt-retain",
@@ -75,7 +58,7 @@ CHECKS = (
         Severity.WARNING,
         "Use mqtts://",
         _GUIDE,
-        _open_password,
+        lambda facts: "The password goes over the network in clear text." if facts["open"] else None,
     ),
 )
 EXAMINATION = BrokerExamination(CHECKS, _gather)

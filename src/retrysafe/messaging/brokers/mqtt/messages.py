@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from retrysafe.messaging.brokers.mqtt.connecting import properties
-from retrysafe.messaging.cloudevents import DATA, OWN, STRUCTURED, attributes, is_attribute, received, structured
+from retrysafe.messaging.cloudevents import DATA, OWN, STRUCTURED, Mode, attributes, is_attribute, received, structured
 from retrysafe.protocol.messages import Envelope
 
-Mode = Literal["binary", "structured"]
-"""The place of an event's attributes: in user properties, or with its data in the payload."""
-MODES: tuple[Mode, ...] = ("binary", "structured")
 _LONGEST = 0xFFFF
 _NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufeff\ufffe\uffff]")
 """A character that MQTT forbids in a text, or lets brokers refuse (section 1.5.4)."""

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
-from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.mqtt.consumer import MqttConsumer
 from retrysafe.messaging.brokers.mqtt.publisher import MqttPublisher
 from retrysafe.messaging.brokers.mqtt.topology import declare
 from retrysafe.protocol.records import Duration
-
-
-async def declaration(url: str, topics: Sequence[str], *, group: str, **options: Any) -> None:
-    """Declare sessions for `retrysafe topics declare`."""
-    if not group:
-        raise ConfigurationError("--group is missing: an MQTT broker keeps messages for the sessions of a group.")
-    await declare(url, topics, group=group, **options)
 
 
 class Mqtt:

@@ -9,9 +9,10 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.mqtt.connecting import LOST, ConnectionEnded, MqttLink, Server, address_of
-from retrysafe.messaging.brokers.mqtt.messages import LARGEST, MODES, Mode, content_of, size_of, topic_of
+from retrysafe.messaging.brokers.mqtt.messages import LARGEST, content_of, size_of, topic_of
 from retrysafe.messaging.brokers.mqtt.results import result_of, result_of_end
 from retrysafe.messaging.brokers.publisher import BrokerPublisher
+from retrysafe.messaging.cloudevents import MODES, Mode
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.ordering import partition, partitions_of

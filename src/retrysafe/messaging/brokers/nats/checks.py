@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import nats.errors
 from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy, StorageType, StreamConfig
 from nats.js.errors import NotFoundError
 
-from retrysafe.messaging.brokers.checks import BrokerExamination, ask, some
+from retrysafe.messaging.brokers.checks import BrokerExamination, Row, checks_of
 from retrysafe.messaging.brokers.nats.connecting import connect
 from retrysafe.messaging.brokers.nats.messages import subject_of
 from retrysafe.messaging.brokers.spec import declaring
 from retrysafe.messaging.errors import BrokerUnavailable
-from retrysafe.protocol.checks import Check, Facts, Severity
+from retrysafe.protocol.checks import Facts, Severity
 
-_GUIDE = "how-to/nats.md"
 _WITHIN = 4.0
 _DAY = 86400
 _OFTEN = 1000
@@ -31,26 +30,21 @@ class _Stream(NamedTuple):
     """The largest number of deliveries of a message, of those consumers that have a limit."""
 
 
-def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
+async def _gather(url: str, topics: tuple[str, ...]) -> Facts:
+    """The streams of topics, by their names; topics that have none."""
     try:
-        return ask(_ask(url, topics))
+        connection = await connect(url, None, _WITHIN)
+        try:
+            with connection.explaining():
+                client = connection.client.jetstream(timeout=_WITHIN)
+                homes = {topic: await _home(client, topic) for topic in topics}
+                streams = {name: await _stream(client, name) for name in {*homes.values()} if name is not None}
+        finally:
+            await connection.close()
     except nats.errors.TimeoutError:
         raise
     except nats.errors.Error as error:
         raise BrokerUnavailable(str(error)) from error
-
-
-async def _ask(url: str, topics: tuple[str, ...]) -> dict[str, Any]:
-    """The streams of topics, by their names; topics that have none."""
-    connection = await connect(url, None, _WITHIN)
-    try:
-        with connection.explaining():
-            client = connection.client.jetstream(timeout=_WITHIN)
-            homes = {topic: await _home(client, topic) for topic in topics}
-            names = {name for name in homes.values() if name is not None}
-            streams = {name: await _stream(client, name) for name in names}
-    finally:
-        await connection.close()
     return {"missing": [topic for topic, name in homes.items() if name is None], "streams": streams}
 
 
@@ -74,74 +68,70 @@ def _removes_what_is_old(stream: _Stream) -> bool:
     return config.discard != DiscardPolicy.NEW and any(limit is not None and limit > 0 for limit in limits)
 
 
-CHECKS = (
-    Check(
+CHECKS = checks_of(
+    "how-to/nats.md",
+    Row(
         "nats-stream",
+        Severity.ERROR,
+        "missing",
+        bool,
         "Are the topics in a stream?",
-        Severity.ERROR,
+        "No stream keeps {}.",
         f"Make it with  {declaring()} --stream STREAM",
-        _GUIDE,
-        lambda facts: f"No stream keeps {', '.join(facts['missing'])}." if facts["missing"] else None,
     ),
-    Check(
+    Row(
         "nats-storage",
+        Severity.ERROR,
+        "streams",
+        lambda stream: stream.config.storage == StorageType.MEMORY,
         "Do messages survive a restart of the server?",
-        Severity.ERROR,
+        "Kept in memory: {}.",
         "Declare another stream, which keeps messages in files: the storage of one cannot be changed.",
-        _GUIDE,
-        some("streams", lambda stream: stream.config.storage == StorageType.MEMORY, "Kept in memory"),
     ),
-    Check(
+    Row(
         "nats-replicas",
+        Severity.WARNING,
+        "streams",
+        lambda stream: (stream.config.num_replicas or 1) < 2,
         "Do messages survive the loss of a server?",
-        Severity.WARNING,
+        "One replica: {}.",
         "nats stream edit NAME --replicas 3, on a cluster of three servers",
-        _GUIDE,
-        some("streams", lambda stream: (stream.config.num_replicas or 1) < 2, "One replica"),
     ),
-    Check(
+    Row(
         "nats-discard",
-        "Does a stream that is full refuse what is new?",
         Severity.ERROR,
+        "streams",
+        _removes_what_is_old,
+        "Does a stream that is full refuse what is new?",
+        "When it is full, it removes the oldest messages, handled or not: {}.",
         "nats stream edit NAME --discard new",
-        _GUIDE,
-        some("streams", _removes_what_is_old, "When it is full, it removes the oldest messages, handled or not"),
     ),
-    Check(
+    Row(
         "nats-age",
+        Severity.WARNING,
+        "streams",
+        lambda stream: 0 < (stream.config.max_age or 0) < _DAY,
         "Are messages kept while consumers are down?",
-        Severity.WARNING,
+        "Messages are lost that wait for less than a day: {}.",
         "nats stream edit NAME --max-age 7d",
-        _GUIDE,
-        some(
-            "streams",
-            lambda stream: 0 < (stream.config.max_age or 0) < _DAY,
-            "Messages are lost that wait for less than a day",
-        ),
     ),
-    Check(
+    Row(
         "nats-retention",
+        Severity.WARNING,
+        "streams",
+        lambda stream: not stream.config.max_age,
         "Do messages end, so that a window can outlive them?",
-        Severity.WARNING,
+        "Messages are kept for ever, and can be handed out again after any window: {}.",
         "nats stream edit NAME --max-age 7d, and window= longer than that",
-        _GUIDE,
-        some(
-            "streams",
-            lambda stream: not stream.config.max_age,
-            "Messages are kept for ever, and can be handed out again after any window",
-        ),
     ),
-    Check(
+    Row(
         "nats-dead-letters",
-        "Is it the inbox that gives messages up?",
         Severity.WARNING,
+        "streams",
+        lambda stream: any(limit < _OFTEN for limit in stream.limits.values()),
+        "Is it the inbox that gives messages up?",
+        "A durable consumer is no more handed a message that came too often, also when consumers crashed: {}.",
         "nats consumer edit STREAM NAME --max-deliver -1; the inbox counts attempts, and keeps dead letters",
-        _GUIDE,
-        some(
-            "streams",
-            lambda stream: any(limit < _OFTEN for limit in stream.limits.values()),
-            "A durable consumer is no more handed a message that came too often, also when consumers crashed",
-        ),
     ),
 )
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal
 
 from retrysafe.messaging.cloudevents import (
     DATA,
     OWN,
     STRUCTURED,
+    Mode,
     attributes,
     header_text,
     header_value,
@@ -24,9 +24,6 @@ from retrysafe.messaging.cloudevents import (
 )
 from retrysafe.protocol.messages import Envelope
 
-Mode = Literal["binary", "structured"]
-"""The place of a CloudEvent's attributes: in headers, or with the payload in a JSON text."""
-MODES: tuple[Mode, ...] = ("binary", "structured")
 PREFIX = "ce-"
 MESSAGE_ID = "Nats-Msg-Id"
 """The header by which a stream recognises a message that comes again."""

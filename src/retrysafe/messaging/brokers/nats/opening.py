@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
-from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.nats.consumer import NatsConsumer
 from retrysafe.messaging.brokers.nats.publisher import NatsPublisher
 from retrysafe.messaging.brokers.nats.topology import declare
 from retrysafe.protocol.records import Duration
-
-
-async def declaration(url: str, topics: Sequence[str], *, group: str, stream: str = "", **options: Any) -> None:
-    """Declare the stream for `retrysafe topics declare`; consumers make what is a group's."""
-    if not stream:
-        raise ConfigurationError("--stream is missing: name the stream that keeps the topics, such as ORDERS.")
-    await declare(url, topics, stream=stream, **options)
 
 
 class Nats:

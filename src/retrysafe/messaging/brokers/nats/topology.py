@@ -37,7 +37,7 @@ async def declare(
     Arguments:
         url: of the server, or of several of a cluster, separated by commas.
         topics: one or more.
-        stream: its name: letters, digits, "-" and "_".
+        stream: the name of the stream that keeps the topics; letters, digits, "-" and "_".
         prefix: of the subjects, as publishers and consumers are told.
         partitions: over how many subjects each topic is spread, as publishers and consumers are told.
         keep: how long a message is kept, handled or not. An inbox must remember what it handled for longer; None: for
@@ -45,7 +45,7 @@ async def declare(
         remember: for how long the stream recognises a message that is published again.
         length: how many messages it keeps at most; by default as many as there is room for.
         replicas: on how many servers of a cluster each message is.
-        credentials: the path of a file of NATS credentials (.creds).
+        credentials: a file of NATS credentials (.creds).
         within: how long the server may take; after that `TimeoutError` is raised.
 
     Raises `ConfigurationError` when the server refuses the stream: its name or a subject belongs to another one, or it

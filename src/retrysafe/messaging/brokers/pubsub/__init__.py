@@ -4,19 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrysafe.messaging.brokers.spec import (
-    BROKER_TIMEOUT,
-    LEASE,
-    MODE,
-    ORDERED,
-    POLL,
-    PREFETCH,
-    PREFETCH_BYTES,
-    PREFIX,
-    REDELIVERY_WINDOW,
-    BrokerSpec,
-    lazily,
-)
+from retrysafe.messaging.brokers.spec import BrokerSpec, lazily
 
 if TYPE_CHECKING:
     from retrysafe.messaging.brokers.pubsub.consumer import PubSubConsumer
@@ -31,16 +19,16 @@ BROKER = BrokerSpec(
     schemes=("pubsub",),
     broker="opening:PubSubTopics",
     publisher="opening:publisher",
-    options=(PREFIX, MODE, BROKER_TIMEOUT),
     consumer="opening:consumer",
-    consumer_options=(PREFIX, PREFETCH, PREFETCH_BYTES, POLL, REDELIVERY_WINDOW, BROKER_TIMEOUT),
     declaration="opening:declaration",
-    declare_options=(PREFIX, ORDERED, LEASE),
+    declares=("prefix", "ordered", "lease"),
+    passed_to={
+        "opening:publisher": "publisher:PubSubPublisher",
+        "opening:consumer": "consumer:PubSubConsumer",
+        "opening:declaration": "topology:declare",
+    },
     extra="pubsub",
     checks="checks:EXAMINATION",
 )
 
-__getattr__ = lazily(
-    __name__,
-    {"PubSubConsumer": "consumer", "PubSubPublisher": "publisher", "declare": "topology"},
-)
+__getattr__ = lazily(__name__, consumer="PubSubConsumer", publisher="PubSubPublisher", topology="declare")

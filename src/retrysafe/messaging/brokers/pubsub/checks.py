@@ -8,15 +8,14 @@ from typing import Any
 from google.api_core.exceptions import NotFound
 from google.pubsub_v1 import types
 
-from retrysafe.messaging.brokers.checks import BrokerExamination, ask, some
+from retrysafe.messaging.brokers.checks import BrokerExamination, Row, checks_of
 from retrysafe.messaging.brokers.pubsub.client import PubSubClients, PubSubService
 from retrysafe.messaging.brokers.pubsub.messages import topic_path
 from retrysafe.messaging.brokers.pubsub.opening import options_of
 from retrysafe.messaging.brokers.pubsub.topology import retention_of
 from retrysafe.messaging.brokers.spec import declaring
-from retrysafe.protocol.checks import Check, Facts, Severity
+from retrysafe.protocol.checks import Facts, Severity
 
-_GUIDE = "how-to/pubsub.md"
 _WITHIN = 4.0
 _DAY = 86400
 _OFTEN = 100
@@ -24,11 +23,7 @@ _OFTEN = 100
 _UPDATE = "gcloud pubsub subscriptions update"
 
 
-def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
-    return ask(_ask(url, topics))
-
-
-async def _ask(url: str, names: tuple[str, ...]) -> dict[str, Any]:
+async def _gather(url: str, names: tuple[str, ...]) -> Facts:
     """The settings of the subscriptions of topics, by their names; topics that are missing, or have none."""
     options = options_of(url)
     service = PubSubService(options.get("endpoint"), _WITHIN)
@@ -59,72 +54,63 @@ async def _subscriptions(clients: PubSubClients, topic: str) -> dict[str, Any]:
     return found
 
 
-CHECKS = (
-    Check(
+CHECKS = checks_of(
+    "how-to/pubsub.md",
+    Row(
         "pubsub-topic",
+        Severity.ERROR,
+        "missing",
+        bool,
         "Are the topics there?",
-        Severity.ERROR,
+        "No topic {}.",
         f"Make them with  {declaring(group='GROUP')}",
-        _GUIDE,
-        lambda facts: f"No topic {', '.join(facts['missing'])}." if facts["missing"] else None,
     ),
-    Check(
+    Row(
         "pubsub-subscription",
-        "Does a subscription get what is published?",
         Severity.ERROR,
+        "lonely",
+        bool,
+        "Does a subscription get what is published?",
+        "Without a subscription, what is published is lost: {}.",
         f"Let each service declare its own:  {declaring(group='GROUP')}",
-        _GUIDE,
-        lambda facts: (
-            f"Without a subscription, what is published is lost: {', '.join(facts['lonely'])}."
-            if facts["lonely"]
-            else None
-        ),
     ),
-    Check(
+    Row(
         "pubsub-order",
+        Severity.WARNING,
+        "subscriptions",
+        lambda set_: not set_.enable_message_ordering,
         "Do messages of a key keep their order?",
-        Severity.WARNING,
+        "Without any order: {}.",
         "Make another subscription with ordered=True (it cannot be changed), and delete this one when it is empty.",
-        _GUIDE,
-        some("subscriptions", lambda set_: not set_.enable_message_ordering, "Without any order"),
     ),
-    Check(
+    Row(
         "pubsub-dead-letters",
-        "Is it the inbox that gives messages up?",
         Severity.WARNING,
+        "subscriptions",
+        lambda set_: 0 < set_.dead_letter_policy.max_delivery_attempts < _OFTEN,
+        "Is it the inbox that gives messages up?",
+        "Pub/Sub moves messages away that were handed out too often, also to consumers that crashed, and lets "
+        "later ones of their keys pass: {}.",
         f"{_UPDATE} NAME --clear-dead-letter-policy, or --max-delivery-attempts=100; the inbox counts attempts, and "
         "keeps dead letters",
-        _GUIDE,
-        some(
-            "subscriptions",
-            lambda set_: 0 < set_.dead_letter_policy.max_delivery_attempts < _OFTEN,
-            "Pub/Sub moves messages away that were handed out too often, also to consumers that crashed, and lets "
-            "later ones of their keys pass",
-        ),
     ),
-    Check(
+    Row(
         "pubsub-retention",
+        Severity.WARNING,
+        "subscriptions",
+        lambda set_: set_.message_retention_duration.seconds < _DAY,
         "Are messages kept while consumers are down?",
-        Severity.WARNING,
+        "Messages are lost that wait for less than a day: {}.",
         f"{_UPDATE} NAME --message-retention-duration=7d",
-        _GUIDE,
-        some(
-            "subscriptions",
-            lambda set_: set_.message_retention_duration.seconds < _DAY,
-            "Messages are lost that wait for less than a day",
-        ),
     ),
-    Check(
+    Row(
         "pubsub-expiration",
-        "Does a subscription stay that nobody uses?",
         Severity.WARNING,
+        "subscriptions",
+        lambda set_: bool(set_.expiration_policy.ttl.seconds),
+        "Does a subscription stay that nobody uses?",
+        "It is deleted, with what it keeps, when no consumer was there for its expiration period: {}.",
         f"{_UPDATE} NAME --expiration-period=never",
-        _GUIDE,
-        some(
-            "subscriptions",
-            lambda set_: bool(set_.expiration_policy.ttl.seconds),
-            "It is deleted, with what it keeps, when no consumer was there for its expiration period",
-        ),
     ),
 )
 

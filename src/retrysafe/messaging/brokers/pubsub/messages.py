@@ -9,16 +9,13 @@ structured mode.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
-from retrysafe.messaging.cloudevents import DATA, OWN, STRUCTURED, attributes, is_attribute, received, structured
+from retrysafe.messaging.cloudevents import DATA, OWN, STRUCTURED, Mode, attributes, is_attribute, received, structured
 from retrysafe.protocol.messages import Envelope
 from retrysafe.protocol.ordering import lane
 
-Mode = Literal["binary", "structured"]
-"""The place of an event's attributes: in those of the message, or with its data in the payload."""
-MODES: tuple[Mode, ...] = ("binary", "structured")
 _PREFIX, _MEDIA_TYPE = "ce-", "content-type"
 _RESERVED = "goog"
 """The beginning of the service's own names of attributes, topics and subscriptions."""

@@ -35,9 +35,9 @@ def consumer(url: str, topics: Sequence[str], *, group: str, **options: Any) -> 
     return PubSubConsumer(topics=topics, group=group, **options_of(url), **options)
 
 
-async def declaration(url: str, topics: Sequence[str], *, group: str, **options: Any) -> None:
+async def declaration(url: str, topics: Sequence[str], **options: Any) -> None:
     """Make topics and subscriptions for `retrysafe topics declare`."""
-    await declare(topics=topics, group=group or None, **options_of(url), **options)
+    await declare(topics=topics, **options_of(url), **options)
 
 
 class PubSubTopics:

@@ -10,8 +10,9 @@ from google.pubsub_v1 import types
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.publisher import ACKED, BatchLimits, BatchSession, BrokerPublisher, PublishEntry
 from retrysafe.messaging.brokers.pubsub.client import FAILURES, PubSubService
-from retrysafe.messaging.brokers.pubsub.messages import MODES, Mode, content_of, topic_path
+from retrysafe.messaging.brokers.pubsub.messages import content_of, topic_path
 from retrysafe.messaging.brokers.pubsub.results import blames_one, result_of
+from retrysafe.messaging.cloudevents import MODES, Mode
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult
 from retrysafe.protocol.records import Duration

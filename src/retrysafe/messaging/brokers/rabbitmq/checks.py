@@ -8,19 +8,17 @@ either: among the arguments is one that no quorum queue can be made with, and th
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import aio_pika
 from aio_pika.exceptions import ChannelNotFoundEntity, ChannelPreconditionFailed
 from aiormq.exceptions import ChannelAccessRefused, ChannelLockedResource
 
-from retrysafe.messaging.brokers.checks import BrokerExamination, ask
+from retrysafe.messaging.brokers.checks import BrokerExamination, Row, checks_of
 from retrysafe.messaging.brokers.rabbitmq.topology import NEVER
 from retrysafe.messaging.brokers.spec import declaring
-from retrysafe.protocol.checks import Check, Facts, Judge, Severity
+from retrysafe.protocol.checks import Facts, Severity
 
-_GUIDE = "how-to/rabbitmq.md"
 _WITHIN = 4.0
 _MOST_PARTITIONS = 256
 _DIFFERS = re.compile(r"inequivalent arg '([^']+)'")
@@ -29,21 +27,10 @@ _ALLOWED = {"x-single-active-consumer": True}
 """Arguments that a sound queue may have or lack, with the value that it may have."""
 
 
-def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
-    return {"differing": ask(_differing(url, topics))}
-
-
-async def _differing(url: str, queues: tuple[str, ...]) -> dict[str, str]:
-    """For each queue what differs from that of `declare`: the name of an argument, or "" for nothing.
-
-    Or else: "missing", "exclusive" to another connection, or "refused" to this user.
-    """
+async def _gather(url: str, topics: tuple[str, ...]) -> Facts:
     async with await aio_pika.connect(url, timeout=_WITHIN) as connection:
-        return {
-            name: await _difference(connection, name)
-            for queue in queues
-            for name in await _queues_of(connection, queue)
-        }
+        queues = [name for topic in topics for name in await _queues_of(connection, topic)]
+        return {"differing": {name: await _difference(connection, name) for name in queues}}
 
 
 async def _queues_of(connection: Any, topic: str) -> list[str]:
@@ -61,11 +48,15 @@ async def _exists(connection: Any, name: str) -> bool:
     except ChannelNotFoundEntity:
         return False
     except ChannelLockedResource:
-        return True
+        pass
     return True
 
 
 async def _difference(connection: Any, name: str) -> str:
+    """The name of an argument in which a queue differs from that of `declare`, or "" for none.
+
+    Or else: "missing", "exclusive" to another connection, or "refused" to this user.
+    """
     if not await _exists(connection, name):
         return "missing"
     arguments: dict[str, Any] = {**_ONLY_COMPARED}
@@ -90,64 +81,63 @@ async def _difference(connection: Any, name: str) -> str:
             return ""
 
 
-def _queues(text: str, *arguments: str) -> Judge:
-    def judge(facts: Facts) -> str | None:
-        found = [name for name, differs in facts["differing"].items() if differs in arguments]
-        return f"{text}: {', '.join(found)}." if found else None
-
-    return judge
-
-
-CHECKS = (
-    Check(
+CHECKS = checks_of(
+    "how-to/rabbitmq.md",
+    Row(
         "rabbitmq-queue",
-        "Are the queues there?",
         Severity.ERROR,
+        "differing",
+        lambda differs: differs == "missing",
+        "Are the queues there?",
+        "No queue {}.",
         f"Make them with  {declaring()}",
-        _GUIDE,
-        _queues("No queue", "missing"),
     ),
-    Check(
+    Row(
         "rabbitmq-quorum",
-        "Do messages survive the loss of a node?",
         Severity.WARNING,
+        "differing",
+        lambda differs: differs in ("x-queue-type", "type"),
+        "Do messages survive the loss of a node?",
+        "Not quorum queues: {}.",
         f"Declare a quorum queue under another name with  {declaring()}, bind it, and "
         "delete this one when it is empty.",
-        _GUIDE,
-        _queues("Not quorum queues", "x-queue-type", "type"),
     ),
-    Check(
+    Row(
         "rabbitmq-durable",
+        Severity.ERROR,
+        "differing",
+        lambda differs: differs == "durable",
         "Do the queues survive a restart of the broker?",
-        Severity.ERROR,
+        "Not durable: {}.",
         "Declare a durable queue under another name, bind it, and delete this one when it is empty.",
-        _GUIDE,
-        _queues("Not durable", "durable"),
     ),
-    Check(
+    Row(
         "rabbitmq-exclusive",
+        Severity.ERROR,
+        "differing",
+        lambda differs: differs == "exclusive",
         "Do the queues outlive the connection that has declared them?",
-        Severity.ERROR,
+        "Exclusive to another connection, and deleted with it: {}.",
         f"Delete it, and make a queue with  {declaring()}",
-        _GUIDE,
-        _queues("Exclusive to another connection, and deleted with it", "exclusive"),
     ),
-    Check(
+    Row(
         "rabbitmq-permission",
-        "May the settings of the queues be found out?",
         Severity.NOTE,
+        "differing",
+        lambda differs: differs == "refused",
+        "May the settings of the queues be found out?",
+        "This user may not configure them, so that their settings are not known: {}.",
         "rabbitmqctl set_permissions for a user that may configure the queues; the doctor makes and changes none",
-        _GUIDE,
-        _queues("This user may not configure them, so that their settings are not known", "refused"),
     ),
-    Check(
+    Row(
         "rabbitmq-dead-letters",
-        "Does a message that is given up end as a dead letter?",
         Severity.ERROR,
+        "differing",
+        lambda differs: differs == "x-delivery-limit",
+        "Does a message that is given up end as a dead letter?",
+        "The broker throws messages away after its delivery limit: {}.",
         "rabbitmqctl set_policy keep '^…$' '{{\"delivery-limit\": 2000000000}}' --apply-to quorum_queues, or give the "
         "queue x-dead-letter-exchange; the inbox counts attempts, and keeps dead letters",
-        _GUIDE,
-        _queues("The broker throws messages away after its delivery limit", "x-delivery-limit"),
     ),
 )
 EXAMINATION = BrokerExamination(CHECKS, _gather)

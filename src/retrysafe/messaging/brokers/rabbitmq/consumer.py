@@ -63,7 +63,7 @@ class RabbitMQConsumer(LaggingConsumer["_RabbitMQSession"]):
         url: of the broker, as in "amqp://user:password@host/".
         topics: one or more.
         partitions: over how many queues each topic is spread; its publishers need the same number.
-        only_partitions: the numbers of the partitions to take part in; by default all.
+        only_partitions: the numbers of the partitions to take part in, as in 0,1 (default: all).
         group: the service whose queues are consumed, as in `declare`: each group gets every message. By default
             there is one queue for all, and each message reaches one consumer.
         prefetch: how many messages of a queue are received and not settled, in memory. RabbitMQ counts those that wait

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 from retrysafe.messaging.brokers.rabbitmq.consumer import RabbitMQConsumer
 from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 from retrysafe.messaging.brokers.rabbitmq.topology import declare
 from retrysafe.protocol.records import Duration
-
-
-async def declaration(url: str, topics: Sequence[str], *, group: str, exchange: str = "", **options: Any) -> None:
-    """Declare queues for `retrysafe topics declare`."""
-    await declare(url, topics, group=group or None, exchange=exchange or None, **options)
 
 
 class RabbitMQ:

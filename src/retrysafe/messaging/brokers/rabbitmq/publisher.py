@@ -7,7 +7,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import cast
+from typing import Literal, cast
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractConnection
@@ -22,10 +22,11 @@ from aiormq.exceptions import (
 )
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.amqp_binding import MODES, PREFIXES, Binding, Mode, content_of
+from retrysafe.messaging.brokers.amqp_binding import PREFIXES, Binding, content_of
 from retrysafe.messaging.brokers.publisher import ACKED, BrokerPublisher, PublishEntry, PublisherSession
 from retrysafe.messaging.brokers.rabbitmq.confirms import PublishFrames, encode_frames, publish_and_confirm
 from retrysafe.messaging.brokers.rabbitmq.topology import DECLARE
+from retrysafe.messaging.cloudevents import MODES, Mode
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.ordering import partition, partitions_of
@@ -56,13 +57,13 @@ class RabbitMQPublisher(BrokerPublisher["_RabbitMQPublishing"]):
 
     Arguments:
         url: of the broker, as in "amqp://user:password@host/".
-        exchange: its name; by default the exchange that routes to the queue named like the topic.
+        exchange: publish to this exchange; by default to the one that routes to the queue named like the topic.
         partitions: over how many queues a topic is spread, named "TOPIC.0" and so on: all messages of one key go to one
             of them. By default one queue, named like the topic. Their number is not to be changed while messages
             are under way, and consumers need the same number.
         timeout: how long confirms are waited for; a message without one is sent again, under the same id.
-        binding: of CloudEvents, in which headers are written: "amqp" ("cloudEvents:id"), or "rabbitmq" ("ce-id") for
-            consumers that read only that one. Our consumers read both.
+        binding: how headers of CloudEvents are named; "amqp" ("cloudEvents:id"), or "rabbitmq" ("ce-id") for consumers
+            that read only that one. Our consumers read both.
         mode: where the attributes of a CloudEvent are: "binary", in headers, or "structured", in the body. Our
             consumers read both.
     """
@@ -74,7 +75,7 @@ class RabbitMQPublisher(BrokerPublisher["_RabbitMQPublishing"]):
         exchange: str = "",
         partitions: int | None = None,
         timeout: Duration = "10s",
-        binding: Binding = "amqp",
+        binding: Literal["amqp", "rabbitmq"] = "amqp",
         mode: Mode = "binary",
     ) -> None:
         partitions_of("", partitions)  # refuses a wrong number

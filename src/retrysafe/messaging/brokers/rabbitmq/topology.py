@@ -50,9 +50,9 @@ async def declare(
         partitions: over how many queues each is spread, as publishers and consumers are told.
         ordered: a queue has a single active consumer, so that messages of one key keep their order; others wait to
             take its place. Without it consumers share a queue, and order is what the inbox's sequences make of it.
-        exchange: the durable exchange of type "topic" to declare too, to which the queues are bound with the names of
-            topics (or of their partitions) as routing keys; publishers need the same. A message is lost for a group
-            whose queues are not bound yet when it is published.
+        exchange: the exchange that the queues of a group are bound to; durable, of the type "topic", and declared too.
+            Routing keys are the names of topics (or of their partitions), and publishers need the same. A message is
+            lost for a group whose queues are not bound yet when it is published.
         group: the service whose queues these are; its consumers need the same. They are named "GROUP.TOPIC".
         within: how long the broker may take; after that `TimeoutError` is raised.
 

@@ -160,10 +160,10 @@ class RedisStreamsConsumer(AssignedConsumer["_RedisStreamsSession"]):
         prefetch_bytes: how many bytes of unsettled messages of a stream are in memory at most; ten messages more may be
             read, because their sizes are known only afterwards.
         lease: for how long a dead or disconnected consumer keeps its streams.
-        leases: the store of the leases, in the form that ``Boundary(store=…)`` takes; by default the server of the
-            client.
-        delete: remove an entry when it is settled; only where no other group reads the stream. By default entries stay
-            for ``keep``.
+        leases: the store of the consumers' leases, if it is not the broker; in the form that ``Boundary(store=…)``
+            takes.
+        delete: whether settled entries are removed at once: for the only group; another one that reads the stream would
+            miss them. By default entries stay for ``keep``.
         keep: for how long after its publication an entry is kept; then it is removed, once every group of its stream
             has settled it. Unsettled entries stay. A group that is created later misses the entries that were removed
             before. None: entries stay until publishers trim the stream by their ``length``.

@@ -155,10 +155,10 @@ class RedisStreamsPublisher:
         partitions: over how many streams a topic is spread, named "TOPIC.0" and so on: all messages of one key go to
             one of them. By default one stream, named like the topic. Do not change the number while messages are
             unsettled; consumers need the same number.
-        remember: for how long a message that is published again is recognised; after that, only the inbox of a consumer
-            recognises it.
-        length: about how many entries a stream keeps; by default all. Entries that are trimmed before a consumer has
-            settled them are lost.
+        remember: how long a message is known; if it is published again later, only the inbox of a consumer recognises
+            it.
+        length: about how many entries a stream keeps at most (default: all). Entries that are trimmed before a consumer
+            has settled them are lost.
     """
 
     def __init__(

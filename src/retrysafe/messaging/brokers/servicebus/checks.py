@@ -10,13 +10,12 @@ from azure.core.exceptions import ResourceNotFoundError
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from azure.servicebus.management import QueueProperties, SubscriptionProperties, TopicProperties
 
-from retrysafe.messaging.brokers.checks import BrokerExamination, ask, some
+from retrysafe.messaging.brokers.checks import BrokerExamination, Row, checks_of
 from retrysafe.messaging.brokers.servicebus.client import namespace_of
 from retrysafe.messaging.brokers.servicebus.messages import name_of
 from retrysafe.messaging.brokers.spec import declaring
-from retrysafe.protocol.checks import Check, Facts, Severity
+from retrysafe.protocol.checks import Facts, Severity
 
-_GUIDE = "how-to/servicebus.md"
 _WITHIN = 4.0
 _DAY = timedelta(days=1)
 _FOR_EVER = timedelta(days=36500)
@@ -33,11 +32,7 @@ class _Entity(NamedTuple):
     receiving: dict[str, QueueProperties | SubscriptionProperties]
 
 
-def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
-    return ask(_ask(url, topics))
-
-
-async def _ask(url: str, topics: tuple[str, ...]) -> dict[str, Any]:
+async def _gather(url: str, topics: tuple[str, ...]) -> Facts:
     """The settings of entities by their names; those that are missing."""
     missing, entities = [], {}
     async with namespace_of(url).administration(_WITHIN) as service:
@@ -69,91 +64,77 @@ async def _queue(service: ServiceBusAdministrationClient, name: str) -> _Entity 
     return _Entity(queue, {name: queue})
 
 
-def _lonely(facts: Facts) -> str | None:
-    found = [name for name, entity in facts["entities"].items() if not entity.receiving]
-    return f"Without a subscription, what is published is lost: {', '.join(found)}." if found else None
-
-
-def _forgetful(facts: Facts) -> str | None:
-    found = [name for name, entity in facts["entities"].items() if not entity.sending.requires_duplicate_detection]
-    return f"What is published again is handed out again: {', '.join(found)}." if found else None
-
-
 def _shorter(duration: timedelta | str | None, than: timedelta) -> bool:
     return isinstance(duration, timedelta) and duration < than
 
 
-CHECKS = (
-    Check(
+CHECKS = checks_of(
+    "how-to/servicebus.md",
+    Row(
         "servicebus-entity",
+        Severity.ERROR,
+        "missing",
+        bool,
         "Are the queues and topics there?",
-        Severity.ERROR,
+        "No queue or topic {}.",
         f"Make them with  {_MADE}",
-        _GUIDE,
-        lambda facts: f"No queue or topic {', '.join(facts['missing'])}." if facts["missing"] else None,
     ),
-    Check(
+    Row(
         "servicebus-subscription",
-        "Does a subscription get what is published?",
         Severity.ERROR,
+        "entities",
+        lambda entity: not entity.receiving,
+        "Does a subscription get what is published?",
+        "Without a subscription, what is published is lost: {}.",
         f"Let each service declare its own:  {_MADE}",
-        _GUIDE,
-        _lonely,
     ),
-    Check(
+    Row(
         "servicebus-sessions",
-        "Do messages of a key keep their order?",
         Severity.WARNING,
+        "receiving",
+        lambda set_: not set_.requires_session,
+        "Do messages of a key keep their order?",
+        "Without sessions there is no order: {}.",
         "Make another queue or subscription with ordered=True (it cannot be changed), and delete this one when it is "
         "empty.",
-        _GUIDE,
-        some("receiving", lambda set_: not set_.requires_session, "Without sessions there is no order"),
     ),
-    Check(
+    Row(
         "servicebus-deliveries",
+        Severity.WARNING,
+        "receiving",
+        lambda set_: (set_.max_delivery_count or 10) < _OFTEN,
         "Is it the inbox that gives messages up?",
-        Severity.WARNING,
+        "Service Bus moves messages away that were handed out too often, also to consumers that crashed, and lets "
+        "later ones of their sessions pass: {}.",
         f"{_UPDATE} --max-delivery-count 2000; the inbox counts attempts, and keeps dead letters",
-        _GUIDE,
-        some(
-            "receiving",
-            lambda set_: (set_.max_delivery_count or 10) < _OFTEN,
-            "Service Bus moves messages away that were handed out too often, also to consumers that crashed, and lets "
-            "later ones of their sessions pass",
-        ),
     ),
-    Check(
+    Row(
         "servicebus-duplicates",
-        "Is a message recognised that is published again?",
         Severity.WARNING,
+        "entities",
+        lambda entity: not entity.sending.requires_duplicate_detection,
+        "Is a message recognised that is published again?",
+        "What is published again is handed out again: {}.",
         "Make another queue or topic with duplicate detection, as declare does (it cannot be changed); without it the "
         "inbox drops duplicates alone.",
-        _GUIDE,
-        _forgetful,
     ),
-    Check(
+    Row(
         "servicebus-retention",
+        Severity.WARNING,
+        "all",
+        lambda set_: _shorter(set_.default_message_time_to_live, _DAY),
         "Are messages kept while consumers are down?",
-        Severity.WARNING,
+        "Messages expire that wait for less than a day: {}.",
         f"{_UPDATE} --default-message-time-to-live P7D",
-        _GUIDE,
-        some(
-            "all",
-            lambda set_: _shorter(set_.default_message_time_to_live, _DAY),
-            "Messages expire that wait for less than a day",
-        ),
     ),
-    Check(
+    Row(
         "servicebus-idle",
-        "Does a queue or subscription stay that nobody uses?",
         Severity.WARNING,
+        "all",
+        lambda set_: _shorter(set_.auto_delete_on_idle, _FOR_EVER),
+        "Does a queue or subscription stay that nobody uses?",
+        "It is deleted, with what it keeps, when nobody used it for a while: {}.",
         f"{_UPDATE} --auto-delete-on-idle P10675199D",
-        _GUIDE,
-        some(
-            "all",
-            lambda set_: _shorter(set_.auto_delete_on_idle, _FOR_EVER),
-            "It is deleted, with what it keeps, when nobody used it for a while",
-        ),
     ),
 )
 

@@ -87,11 +87,11 @@ class ServiceBusConsumer(BrokerConsumer["_ServiceBusSession"]):
             consumed; by default the one queue of each topic.
         prefix: of names, as publishers were told.
         ordered: whether queues and subscriptions have sessions.
-        sessions: how many sessions of a topic are taken at a time.
+        sessions: sessions of a topic that are held at a time.
         prefetch: how many messages of a session are received and not settled. Those that wait for a retry count a
             tenth.
         prefetch_bytes: how many bytes of them; a few messages more may be received.
-        idle: after how long a session in which nothing comes, and of which nothing is held, is left.
+        idle: how long a session without messages is held; one of which messages are held is not left.
         poll: how long the service waits for a session or a message before it answers that there is none.
         redelivery_window: for how long after it was published a message may be handed out again: the time to live of
             the queue or subscription, which a consumer cannot read. By default it is not known.

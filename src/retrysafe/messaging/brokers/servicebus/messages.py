@@ -10,19 +10,16 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 
 from retrysafe.messaging.brokers.amqp_binding import envelope_from as envelope_of
 from retrysafe.messaging.brokers.amqp_binding import headers_of
-from retrysafe.messaging.cloudevents import BINDINGS, DATA, ESCAPED, OWN, STRUCTURED, is_attribute, structured
+from retrysafe.messaging.cloudevents import BINDINGS, DATA, ESCAPED, OWN, STRUCTURED, Mode, is_attribute, structured
 from retrysafe.protocol.messages import Envelope
 from retrysafe.protocol.ordering import lane, partition
 
-Mode = Literal["binary", "structured"]
-"""The place of an event's attributes: in application properties, or with its data in the body."""
-MODES: tuple[Mode, ...] = ("binary", "structured")
 _LONGEST_ID = 128
 """Characters of a message's id, and of a session's."""
 _OURS = "lane "

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 from retrysafe.messaging.brokers.servicebus.consumer import ServiceBusConsumer
 from retrysafe.messaging.brokers.servicebus.publisher import ServiceBusPublisher
@@ -11,11 +10,6 @@ from retrysafe.messaging.brokers.servicebus.topology import declare
 from retrysafe.protocol.records import Duration
 
 _KEPT = "7d"
-
-
-async def declaration(url: str, topics: Sequence[str], *, group: str, **options: Any) -> None:
-    """Make queues, or topics with subscriptions, for `retrysafe topics declare`."""
-    await declare(url, topics, group=group or None, **options)
 
 
 class ServiceBusTopics:

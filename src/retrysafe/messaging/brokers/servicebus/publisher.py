@@ -21,8 +21,9 @@ from retrysafe.messaging.brokers.servicebus.client import (
     hang_up,
     namespace_of,
 )
-from retrysafe.messaging.brokers.servicebus.messages import MODES, Mode, message_of, name_of, session_of
+from retrysafe.messaging.brokers.servicebus.messages import message_of, name_of, session_of
 from retrysafe.messaging.brokers.servicebus.results import alone, blames_one, is_silence, result_of
+from retrysafe.messaging.cloudevents import MODES, Mode
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.records import Duration

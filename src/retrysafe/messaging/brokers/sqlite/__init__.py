@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrysafe.messaging.brokers.spec import (
-    LEASE,
-    BrokerSpec,
-    lazily,
-)
+from retrysafe.messaging.brokers.spec import BrokerSpec, lazily
 
 if TYPE_CHECKING:
     from retrysafe.messaging.brokers.sqlite.broker import AsyncSqlitePublisher, SqliteConsumer, SqlitePublisher, declare
@@ -23,10 +19,7 @@ BROKER = BrokerSpec(
     publisher="opening:publisher",
     async_publisher="opening:async_publisher",
     consumer="opening:consumer",
-    consumer_options=(LEASE,),
     declaration="opening:declaration",
 )
 
-__getattr__ = lazily(
-    __name__, dict.fromkeys(("AsyncSqlitePublisher", "SqliteConsumer", "SqlitePublisher", "declare"), "broker")
-)
+__getattr__ = lazily(__name__, broker="AsyncSqlitePublisher SqliteConsumer SqlitePublisher declare")

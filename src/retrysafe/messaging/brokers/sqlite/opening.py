@@ -38,8 +38,6 @@ def consumer(url: str, topics: Sequence[str], *, group: str, lease: Duration = "
 
 def declaration(url: str, topics: Sequence[str], *, group: str) -> None:
     """Make the file, and bind topics to the queue of a group, for `retrysafe topics declare`."""
-    if not group:
-        raise ConfigurationError("--group is missing: the topics are bound to the queue of a group, in a SQLite file.")
     declare(path_of(url), [(topic, group) for topic in topics])
 
 

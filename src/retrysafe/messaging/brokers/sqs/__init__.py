@@ -4,19 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrysafe.messaging.brokers.spec import (
-    BROKER_TIMEOUT,
-    LEASE,
-    MODE,
-    ORDERED,
-    POLL,
-    PREFETCH,
-    PREFETCH_BYTES,
-    PREFIX,
-    REDELIVERY_WINDOW,
-    BrokerSpec,
-    lazily,
-)
+from retrysafe.messaging.brokers.spec import BrokerSpec, lazily
 
 if TYPE_CHECKING:
     from retrysafe.messaging.brokers.sqs.consumer import SqsConsumer
@@ -31,16 +19,16 @@ BROKER = BrokerSpec(
     schemes=("sqs", "sns"),
     broker="opening:Fanout",
     publisher="opening:publisher",
-    options=(PREFIX, MODE, ORDERED, BROKER_TIMEOUT),
     consumer="opening:consumer",
-    consumer_options=(PREFIX, ORDERED, PREFETCH, PREFETCH_BYTES, LEASE, POLL, REDELIVERY_WINDOW, BROKER_TIMEOUT),
     declaration="opening:declaration",
-    declare_options=(PREFIX, ORDERED),
+    declares=("prefix", "ordered"),
+    passed_to={
+        "opening:publisher": "publisher:SqsPublisher",
+        "opening:consumer": "consumer:SqsConsumer",
+        "opening:declaration": "topology:declare",
+    },
     extra="sqs",
     checks="checks:EXAMINATION",
 )
 
-__getattr__ = lazily(
-    __name__,
-    {"SnsPublisher": "publisher", "SqsConsumer": "consumer", "SqsPublisher": "publisher", "declare": "topology"},
-)
+__getattr__ = lazily(__name__, consumer="SqsConsumer", publisher="SnsPublisher SqsPublisher", topology="declare")

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 from urllib.parse import urlsplit
 
 from botocore.exceptions import ClientError
 
-from retrysafe.messaging.brokers.checks import BrokerExamination, ask, some
+from retrysafe.messaging.brokers.checks import BrokerExamination, Row, checks_of
 from retrysafe.messaging.brokers.spec import declaring
 from retrysafe.messaging.brokers.sqs.client import Service, TopicMissing, is_missing, topic_named
 from retrysafe.messaging.brokers.sqs.opening import options_of
-from retrysafe.protocol.checks import Check, Facts, Severity
+from retrysafe.protocol.checks import Facts, Severity
 
-_GUIDE = "how-to/sqs.md"
 _WITHIN = 4.0
 _DAY = 86400
 _RETENTION = "MessageRetentionPeriod"
@@ -25,11 +23,7 @@ _OFTEN = 100
 _DECLARE = f"Make them with  {declaring()}"
 
 
-def _gather(url: str, topics: tuple[str, ...]) -> Mapping[str, Any]:
-    return ask(_ask(url, topics))
-
-
-async def _ask(url: str, names: tuple[str, ...]) -> dict[str, Any]:
+async def _gather(url: str, names: tuple[str, ...]) -> Facts:
     """The settings of queues, or of topics, by their names; those that are missing."""
     kind = urlsplit(url).scheme
     options = options_of(url)
@@ -66,60 +60,54 @@ async def _topic(service: Service, name: str) -> dict[str, str] | None:
     return None
 
 
-CHECKS = (
-    Check(
+CHECKS = checks_of(
+    "how-to/sqs.md",
+    Row(
         "sqs-queue",
-        "Are the queues and topics there?",
         Severity.ERROR,
+        "missing",
+        bool,
+        "Are the queues and topics there?",
+        "No queue or topic {}.",
         _DECLARE,
-        _GUIDE,
-        lambda facts: f"No queue or topic {', '.join(facts['missing'])}." if facts["missing"] else None,
     ),
-    Check(
+    Row(
         "sqs-order",
+        Severity.WARNING,
+        "queues",
+        lambda set_: set_.get("FifoQueue") != "true",
         "Do messages of a key keep their order?",
-        Severity.WARNING,
+        "Not FIFO, so without any order: {}.",
         "Declare a FIFO queue (ordered=True), and delete this one when it is empty.",
-        _GUIDE,
-        some("queues", lambda set_: set_.get("FifoQueue") != "true", "Not FIFO, so without any order"),
     ),
-    Check(
+    Row(
         "sqs-dead-letters",
-        "Is it the inbox that gives messages up?",
         Severity.WARNING,
+        "queues",
+        lambda set_: int(json.loads(set_.get("RedrivePolicy") or "{}").get("maxReceiveCount", _OFTEN)) < _OFTEN,
+        "Is it the inbox that gives messages up?",
+        "SQS moves messages away that were received too often, also by consumers that crashed, and lets later ones "
+        "of their keys pass: {}.",
         "Take the redrive policy from the queue (aws sqs set-queue-attributes --attributes RedrivePolicy=), or give it "
         "maxReceiveCount=1000; the inbox counts attempts, and keeps dead letters",
-        _GUIDE,
-        some(
-            "queues",
-            lambda set_: int(json.loads(set_.get("RedrivePolicy") or "{}").get("maxReceiveCount", _OFTEN)) < _OFTEN,
-            "SQS moves messages away that were received too often, also by consumers that crashed, and lets later ones "
-            "of their keys pass",
-        ),
     ),
-    Check(
+    Row(
         "sqs-retention",
-        "Are messages kept while consumers are down?",
         Severity.WARNING,
+        "queues",
+        lambda set_: int(set_.get(_RETENTION, _DAY)) < _DAY,
+        "Are messages kept while consumers are down?",
+        "Messages are lost that wait for less than a day: {}.",
         "aws sqs set-queue-attributes --attributes MessageRetentionPeriod=345600",
-        _GUIDE,
-        some(
-            "queues",
-            lambda set_: int(set_.get(_RETENTION, _DAY)) < _DAY,
-            "Messages are lost that wait for less than a day",
-        ),
     ),
-    Check(
+    Row(
         "sns-subscription",
-        "Does a queue get what is published?",
         Severity.ERROR,
+        "topics",
+        lambda set_: int(set_.get("SubscriptionsConfirmed", "0")) < 1,
+        "Does a queue get what is published?",
+        "Without a subscription, what is published is lost: {}.",
         f"Let each service declare its queues:  {declaring(group='GROUP')}",
-        _GUIDE,
-        some(
-            "topics",
-            lambda set_: int(set_.get("SubscriptionsConfirmed", "0")) < 1,
-            "Without a subscription, what is published is lost",
-        ),
     ),
 )
 

@@ -11,15 +11,12 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
-from retrysafe.messaging.cloudevents import DATA, OWN, STRUCTURED, attributes, is_attribute, received, structured
+from retrysafe.messaging.cloudevents import DATA, OWN, STRUCTURED, Mode, attributes, is_attribute, received, structured
 from retrysafe.protocol.messages import Envelope
 from retrysafe.protocol.ordering import lane
 
-Mode = Literal["binary", "structured"]
-"""The place of an event's attributes: beside the body, or with its data in the body."""
-MODES: tuple[Mode, ...] = ("binary", "structured")
 Attributes = dict[str, dict[str, str]]
 _PREFIX, _MEDIA_TYPE = "ce-", "content-type"
 _PREFIXES = (_PREFIX, "ce_", "cloudevents_")

@@ -40,9 +40,9 @@ def consumer(url: str, topics: Sequence[str], *, group: str, **options: Any) -> 
     return SqsConsumer(topics, group=group, **options_of(url), **options)
 
 
-async def declaration(url: str, topics: Sequence[str], *, group: str, **options: Any) -> None:
+async def declaration(url: str, topics: Sequence[str], **options: Any) -> None:
     """Make queues for `retrysafe topics declare`."""
-    await declare(topics, group=group or None, **options_of(url), **options)
+    await declare(topics, **options_of(url), **options)
 
 
 class Fanout:

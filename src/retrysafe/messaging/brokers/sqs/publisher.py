@@ -11,8 +11,9 @@ from botocore.exceptions import ClientError
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.publisher import ACKED, BatchLimits, BatchSession, BrokerPublisher, PublishEntry
 from retrysafe.messaging.brokers.sqs.client import FAILURES, Service, is_missing, topic_named
-from retrysafe.messaging.brokers.sqs.messages import MODES, Mode, content_of, name_of, order_of
+from retrysafe.messaging.brokers.sqs.messages import content_of, name_of, order_of
 from retrysafe.messaging.brokers.sqs.results import blames_one, result_of, result_of_answer
+from retrysafe.messaging.cloudevents import MODES, Mode
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.records import Duration

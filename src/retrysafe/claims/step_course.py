@@ -1,0 +1,125 @@
+"""The course of one attempt through its steps: the rows of earlier attempts, and the steps that it has asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from retrysafe.claims.context import enclosing
+from retrysafe.claims.step_programs import Put
+from retrysafe.claims.step_results import Shelf
+from retrysafe.errors import ConfigurationError, OutcomeUnknown
+from retrysafe.protocol.steps import DECISION, Aim, At, StepRow, Work, label, read
+
+if TYPE_CHECKING:
+    from retrysafe.backends.spec import Joining
+    from retrysafe.claims.step_programs import Program
+    from retrysafe.protocol.procedures import Won
+    from retrysafe.protocol.records import ClaimRequest
+
+
+class Course:
+    """The steps of one attempt, as far as it knows them."""
+
+    def __init__(self, claim: Any, request: ClaimRequest, won: Won | None) -> None:
+        if won is None:
+            raise claim._sign(
+                ConfigurationError(
+                    "A step was asked for in a replay, whose work is done. The block runs on replays too: put its "
+                    "steps under 'if not claim.replayed'."
+                )
+            )
+        self.claim, self._won = claim, won
+        self.settings = claim._settings
+        self._request = request
+        self._shelf: Shelf | None = None
+        self.took_over = won.record.attempts > 1
+        """True if an earlier attempt at the same work may have left rows."""
+        self.rows: dict[At, StepRow] = {}
+        self.asked: set[At] = set()
+        self.unsure: set[At] = set()
+        """Steps that are recorded in a transaction of the caller's, which may not have been committed."""
+        self.broken: set[At] = set()
+        """Steps of this attempt that may have happened although they have raised."""
+        self.places: dict[str, int] = {}
+        self.undos: dict[At, Any] = {}
+        """The steps with a compensation."""
+        self._loaded = not self.took_over
+        self._doubt: OutcomeUnknown | None = None
+
+    @property
+    def shelf(self) -> Shelf:
+        """The rows of the work; refused in a transactional claim."""
+        if self._shelf is None:
+            held, record = self._won.held, self._won.record
+            if held.transactional:
+                raise self.claim._sign(
+                    ConfigurationError(
+                        "A transactional claim is one step already: it commits with its effect, as a whole. Steps are "
+                        "for effects='keyed' or 'external'; there, a step with tx= has what belongs into a transaction."
+                    )
+                )
+            work = Work(held.key, record.created, held.clocks.memory, held)
+            self._shelf = Shelf(self.settings, work, self._request.scope, self._request.operation)
+        return self._shelf
+
+    @property
+    def aim(self) -> Aim:
+        """The aim with which a step is asked for."""
+        return Aim.REDO if DECISION in self.rows else Aim.DO
+
+    def ask(self, at: At, *, new: bool = False) -> StepRow | None:
+        """Note that a step was asked for; return its row. Refuses a second one of the name, and code that changed."""
+        if at in self.asked and at not in self.unsure:
+            raise ConfigurationError(
+                f"Step {label(at)} was asked for twice: give each of them a name of its own, or each=, an index from "
+                "the data."
+            )
+        place = self.places.setdefault(at.name, len(self.places))
+        if not new and self.took_over and all(row.at.name != at.name for row in self.rows.values()):
+            there = [row.at.name for row in self.rows.values() if row.place == place]
+            if there and there[0] not in self.places:
+                del self.places[at.name]
+                raise ConfigurationError(
+                    f"The code has changed since this work began: step {at.name!r} was not done, and at its place "
+                    f"stood step {there[0]!r}. Nothing of it was run. If that is its old name, write step({at.name!r}, "
+                    f"…, was={there[0]!r}); if it is another step, write new=True."
+                )
+        self.asked.add(at)
+        return self.rows.get(at)
+
+    def forget(self, at: At) -> None:
+        """Let a step be asked for again, with what the store has of it by then."""
+        self.asked.discard(at)
+        self.unsure.add(at)
+
+    def refuse_inside(self, at: At) -> None:
+        """Refuse a step inside a step, or outside the claim's block."""
+        self.claim._refuse_outside()
+        around: Any = enclosing()
+        if around is not self.claim and getattr(around, "course", None) is self:
+            raise ConfigurationError(
+                f"Step {label(at)} was asked for inside step {label(around.at)}, which would be done again with it: "
+                "put them one after the other."
+            )
+
+    def load(self, at: At = DECISION, joining: Joining | None = None) -> Program:
+        """Read the rows of earlier attempts, once; and again for a step whose transaction may have been committed."""
+        yield from self.shelf.make_table(joining)
+        if self._loaded and at not in self.unsure:
+            return
+        rows = yield Put(read(self.shelf.store, self.shelf.work), joining)
+        self.rows = {row.at: row for row in rows}
+        self.unsure.discard(at)
+        self.asked.discard(at)
+        self._loaded = True
+
+    def doubt(self, at: At, text: str) -> OutcomeUnknown:
+        """The error of a step in doubt; the key is unknown if the work ends by it."""
+        self.claim._emit("step_in_doubt", step=label(at), reason=text)
+        self._doubt = OutcomeUnknown(text)
+        return self._doubt
+
+    def tell(self, event: str, at: At) -> None:
+        """Send an event of a step to observers of such details."""
+        if self.claim._events.detailed:
+            self.claim._emit(event, step=label(at))
