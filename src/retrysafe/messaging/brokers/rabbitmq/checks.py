@@ -36,10 +36,10 @@ async def _gather(url: str, topics: tuple[str, ...]) -> Facts:
 async def _queues_of(connection: Any, topic: str) -> list[str]:
     if await _exists(connection, topic) or not await _exists(connection, f"{topic}.0"):
         return [topic]
-    found = [f"{topic}.0"]
-    while len(found) < _MOST_PARTITIONS and await _exists(connection, f"{topic}.{len(found)}"):
-        found.append(f"{topic}.{len(found)}")
-    return found
+    queues = [f"{topic}.0"]
+    while len(queues) < _MOST_PARTITIONS and await _exists(connection, f"{topic}.{len(queues)}"):
+        queues.append(f"{topic}.{len(queues)}")
+    return queues
 
 
 async def _exists(connection: Any, name: str) -> bool:

@@ -30,16 +30,12 @@ async def _gather(url: str, names: tuple[str, ...]) -> Facts:
     service = Service(kind, options.get("region"), options.get("endpoint"), _WITHIN)
     find = _topic if kind == "sns" else _queue
     try:
-        found = {name: await find(service, f"{name}.fifo") or await find(service, name) for name in names}
+        settings = {name: await find(service, f"{name}.fifo") or await find(service, name) for name in names}
     finally:
         await service.aclose()
-    settings = {name: set_ for name, set_ in found.items() if set_ is not None}
-    is_topics = kind == "sns"
-    return {
-        "missing": sorted(set(names) - set(settings)),
-        "queues": {} if is_topics else settings,
-        "topics": settings if is_topics else {},
-    }
+    known = {name: attributes for name, attributes in settings.items() if attributes is not None}
+    missing = sorted(settings.keys() - known.keys())
+    return {"missing": missing, "queues": {}, "topics": {}, "topics" if kind == "sns" else "queues": known}
 
 
 async def _queue(service: Service, name: str) -> dict[str, str] | None:
@@ -49,8 +45,7 @@ async def _queue(service: Service, name: str) -> dict[str, str] | None:
         if is_missing(error):
             return None
         raise
-    told = await service.call("get_queue_attributes", QueueUrl=url, AttributeNames=["All"])
-    return {**told.get("Attributes", {})}
+    return {**(await service.call("get_queue_attributes", QueueUrl=url, AttributeNames=["All"])).get("Attributes", {})}
 
 
 async def _topic(service: Service, name: str) -> dict[str, str] | None:
