@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from retrysafe import lazy
 from retrysafe.claims.repeats import Repeats
 from retrysafe.protocol import keys
 from retrysafe.protocol.events import Event, Observer, Watch
@@ -359,9 +360,7 @@ NO_FIELDS: Mapping[str, Any] = {}
 
 def logger() -> logging.Logger:
     """The logger "retrysafe". It has no handler: where logging is not set up, its warnings and errors go to stderr."""
-    import logging
-
-    return logging.getLogger("retrysafe")
+    return lazy.logging.getLogger("retrysafe")
 
 
 _REPEATED = frozenset(
