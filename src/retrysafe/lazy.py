@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from urllib import parse as parse
 
     import anyio as anyio
+    import asyncpg as asyncpg
     import boto3 as boto3
     import psycopg as psycopg
+    import pymysql as pymysql
 else:
     from importlib import import_module
 
