@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import logging as logging
     import pwd as pwd
     import random as random
+    import resource as resource
     import shlex as shlex
     import sqlite3 as sqlite3
     import uuid as uuid

@@ -202,11 +202,11 @@ def _each_value(node: Any, change: Any) -> Any:
 
 
 def _to_python(value: Any) -> Any:
-    return lazy.boto3.dynamodb.types.TypeDeserializer().deserialize(value)
+    return library("boto3.dynamodb.types", "dynamodb").TypeDeserializer().deserialize(value)
 
 
 def _to_wire(value: Any) -> Any:
-    return lazy.boto3.dynamodb.types.TypeSerializer().serialize(value)
+    return library("boto3.dynamodb.types", "dynamodb").TypeSerializer().serialize(value)
 
 
 class DynamodbClient:
