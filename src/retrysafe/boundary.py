@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
 from retrysafe.backends import registry
@@ -597,9 +598,7 @@ class Boundary(Generic[Tx]):
 
 def _steps() -> ModuleType:
     """The module of steps without a claim, which most programs have no use for."""
-    from retrysafe.claims import saga_steps
-
-    return saga_steps
+    return import_module("retrysafe.claims.saga_steps")
 
 
 def require_boundary(given: object) -> Boundary:

@@ -12,6 +12,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta, timezone
 from enum import Enum, Flag
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from retrysafe import lazy
@@ -303,9 +304,7 @@ def _object_to_plain(value: Any, annotation: Any) -> Any:
         body = {field: _to_plain(getattr(value, field), hints.get(field)) for field in _fields(kind)}
         return {_TAG: ["object", name, body]}
     if hasattr(kind, "__pydantic_fields__"):
-        from retrysafe.claims import pydantic_models
-
-        plain, by_name = pydantic_models.write(value)
+        plain, by_name = _pydantic_models().write(value)
         return {_TAG: ["model" if by_name else "object", name, plain]}
     raise TypeError(f"{kind.__qualname__} is neither a dataclass, an enum nor a pydantic model")
 
@@ -383,9 +382,11 @@ def _rebuild(name: str, body: Any, annotation: Any, *, by_name: bool) -> Any:
         return _rebuild_dataclass(kind, body)
     if not hasattr(kind, "__pydantic_fields__"):
         raise TypeError(f"{name} is neither a dataclass, an enum nor a pydantic model")
-    from retrysafe.claims import pydantic_models
+    return _pydantic_models().read_whole(kind, body, by_name)
 
-    return pydantic_models.read_whole(kind, body, by_name)
+
+def _pydantic_models() -> Any:
+    return import_module("retrysafe.claims.pydantic_models")
 
 
 def _flag(kind: Any, names: list[str]) -> Any:

@@ -10,14 +10,14 @@ import functools
 import json
 from typing import Any
 
+import pydantic
+
 from retrysafe.claims.differences import difference
 
 
 @functools.cache
 def _knows_names() -> bool:
     """Tell whether this pydantic can read a model by the names of its fields (2.11 and later)."""
-    import pydantic
-
     major, minor = map(int, pydantic.VERSION.split(".")[:2])
     return (major, minor) >= (2, 11)
 

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, ClassVar, TypeVar
 
 from retrysafe.backends.sql import reading
 from retrysafe.backends.sql.drivers.base import under_tenant
-from retrysafe.backends.sql.statements import limited_by, quota_params, want_params
+from retrysafe.backends.sql.statements import limit_by, quota_params, want_params
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.backends.sql.table import COLUMNS, TABLE, allowed, columns
 from retrysafe.protocol.records import (
@@ -79,7 +79,7 @@ def _at_home(answer: Rows) -> Rows:
     return answer
 
 
-def _changed_at_home(answer: Rows) -> bool:
+def _change_at_home(answer: Rows) -> bool:
     """Tell whether a record was changed; raise an error, which undoes it, if that was under the schema of a tenant."""
     if any(row[0] for row in answer.rows):
         raise under_tenant(_ELSEWHERE, ended=True)
@@ -201,8 +201,8 @@ class PostgresqlStore(SqlStore):
             for gated in (False, True)
         }
         self._gated_take_sql = self._take_sql[True].replace(" RETURNING ", f" RETURNING {_NUMBER}, ", 1)
-        self._gated_read_sql = _numbered(self.read_sql)
-        self._gated_usage_sql = {limited: _numbered(sql) for limited, sql in self._usage_sql.items()}
+        self._gated_read_sql = _number(self.read_sql)
+        self._gated_usage_sql = {limited: _number(sql) for limited, sql in self._usage_sql.items()}
         self._gates = Gates()
         self.home = None
         self._claims_sql = self._claims()
@@ -293,7 +293,7 @@ class PostgresqlStore(SqlStore):
         ask = super().settle(held, event, result)
         if held.transactional and not held.scoped:
             query = Query(self._home_settle_sql[event], {**ask.request.params, "home": self.home or ""})
-            return Ask(query, _changed_at_home)
+            return Ask(query, _change_at_home)
         return ask if held.transactional else Ask(ask.request._replace(merged=self._settles_sql[event]), ask.parse)
 
     def _counting(self, ask: Ask[R]) -> Ask[R]:
@@ -324,7 +324,7 @@ class PostgresqlStore(SqlStore):
 
     def counted_claim_query(self, request: ClaimRequest, allowance: Allowance) -> Query:
         """`claim_query` with a quota: no row for the read either means no room. A closed gate is judged first."""
-        limited, params = limited_by(allowance), self._wanted(request) | quota_params(allowance)
+        limited, params = limit_by(allowance), self._wanted(request) | quota_params(allowance)
         own = request.transactional
         usage = Query((self._gated_usage_sql if own else self._usage_sql)[limited], params, writes=False)
         read = Query(self._gated_read_sql if own else self.read_sql, params, usage, writes=False)
@@ -487,7 +487,7 @@ class PostgresqlStore(SqlStore):
     ISOLATION = "SELECT current_setting('transaction_isolation')"
 
 
-def _numbered(select: str) -> str:
+def _number(select: str) -> str:
     return select.replace("SELECT ", f"SELECT {_NUMBER}, ", 1)
 
 

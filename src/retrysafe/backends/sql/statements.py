@@ -54,7 +54,7 @@ Limited = tuple[bool, bool]
 LIMITED: tuple[Limited, ...] = ((True, False), (False, True), (True, True))
 
 
-def limited_by(allowance: Allowance) -> Limited:
+def limit_by(allowance: Allowance) -> Limited:
     return allowance.rate is not None, allowance.outstanding is not None
 
 
