@@ -531,7 +531,8 @@ async def test_a_claim_that_is_dropped_inside_its_block_is_not_renewed(
     else:
         await claim.__aenter__()
         schedule = lease.for_loop(boundary._settings.backend)._schedule
-    owned = claim.ownership
+    assert claim._held is not None
+    owned = claim._held.ownership
     for moment in ("before", "behind"):
         if dropped == moment:
             del claim

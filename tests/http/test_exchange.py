@@ -213,8 +213,9 @@ def test_r16_a_result_that_is_no_response_frees_the_key(leased: Boundary) -> Non
 
 def lose(boundary: Boundary, exchange: ChunkedExchange) -> None:
     """Let another attempt take the key over, as after a lease that lapsed."""
-    claim = exchange.claim
-    claim._held.ownership = claim.ownership._replace(token=claim.ownership.token - 1)  # type: ignore[union-attr]
+    held = exchange.claim._held  # type: ignore[union-attr]
+    assert held is not None
+    held.ownership = held.ownership._replace(token=held.ownership.token - 1)
 
 
 def test_r20_a_lost_lease_is_not_sent_as_success(leased: Boundary) -> None:

@@ -131,7 +131,7 @@ def end(ending: Ending) -> Any:
     elif ending is Ending.PERMANENT:
         raise Permanent
     elif ending in ANSWERED:
-        current().answered(ANSWERED[ending], "first")
+        current()._take_answer(ANSWERED[ending], "first")
     elif ending is not Ending.RETURNED:
         if ending is Ending.NOT_EXECUTED:
             current().not_executed()

@@ -102,7 +102,7 @@ class ToolCalls:
                     if not error.is_refusal:
                         raise
                     refusal = error
-                    claim.answered(_REFUSED, None)
+                    claim._take_answer(_REFUSED, None)
                 else:
                     _conclude(claim, result)
 
@@ -145,12 +145,12 @@ class ToolCalls:
 def _conclude(claim: Claim, result: Result) -> None:
     """Say what a result means. A question to the user is not the answer, and the tool that asks has done nothing."""
     if result.get("resultType", "complete") != "complete":
-        claim.answered(Answered.UNEXECUTED, result, "input required")
+        claim._take_answer(Answered.UNEXECUTED, result, "input required")
     elif result.get("isError"):
         text = next((part.get("text", "") for part in result.get("content", ())), "")
-        claim.answered(_REFUSED if refuses_arguments(text) else Answered.FAILED, result, text[:200] or "isError")
+        claim._take_answer(_REFUSED if refuses_arguments(text) else Answered.FAILED, result, text[:200] or "isError")
     else:
-        claim.answered(Answered.DONE, result)
+        claim._take_answer(Answered.DONE, result)
 
 
 def _result_of(error: RetrysafeError | Postponed) -> Result:

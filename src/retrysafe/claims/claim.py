@@ -52,7 +52,7 @@ from retrysafe.protocol.backoff import RESTART
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.outcomes import Answered, ModeKind
 from retrysafe.protocol.procedures import ClaimResult, Won, renew, resolve
-from retrysafe.protocol.records import ClaimRequest, EffectiveState, Ownership, Record, Reject
+from retrysafe.protocol.records import ClaimRequest, EffectiveState, Record, Reject
 from retrysafe.protocol.schedules import LOOKS_PER_LEASE
 from retrysafe.protocol.transitions import RULES
 
@@ -140,6 +140,7 @@ class Claim(Generic[Result, Tx]):
     _was_refused = False
     """True if an error has said that it was not entered."""
     _tx_taken = False
+    """True if the work has asked for the transaction, by which it may have written."""
     _won: Won | None = None
     _course: ClaimSteps | None = None
     """Its steps, once one was asked for."""
@@ -203,7 +204,9 @@ class Claim(Generic[Result, Tx]):
     def token(self) -> int:
         """The fencing token: higher for every later attempt. Hand it to what can refuse older ones."""
         self._required_request()
-        return self.ownership.token
+        if self._held is None:
+            raise ConfigurationError("This attempt does not hold its key: it is a replay, or has not been entered.")
+        return self._held.ownership.token
 
     @property
     def attempt_id(self) -> str:
@@ -258,7 +261,7 @@ class Claim(Generic[Result, Tx]):
         """
         make = getattr(self._settings.codec, "respond", None)
         if make is None:
-            raise self.signed(
+            raise self._sign(
                 ConfigurationError(
                     f"respond() answers HTTP requests, and operation {self.operation!r} returns a result: write "
                     "claim.result = …; claim.committed()."
@@ -354,28 +357,11 @@ class Claim(Generic[Result, Tx]):
         """Raise `LeaseLost` unless this attempt certainly still holds its key; asks no store."""
         held = self._held
         if held is not None and not held.ownership.transactional and not held.is_held():
-            raise self.signed(LeaseLost("The lease ended before the work did."))
+            raise self._sign(LeaseLost("The lease ended before the work did."))
 
-    # ------------------------------------------------------------ for entry points
+    # ------------------------------------------------------------ for entry points of ours
 
-    @property
-    def ownership(self) -> Ownership:
-        """The condition of every write of this attempt; raises `ConfigurationError` unless it holds its key."""
-        if self._held is None:
-            raise ConfigurationError("This attempt does not hold its key: it is a replay, or has not been entered.")
-        return self._held.ownership
-
-    @property
-    def tx_taken(self) -> bool:
-        """True if the work has asked for the transaction, by which it may have written."""
-        return self._tx_taken
-
-    @property
-    def declared_failure(self) -> BaseException | None:
-        """The error that the handler has declared with `fail`."""
-        return self._signals.failure
-
-    def answered(self, answered: Answered, result: Any, reason: str = "") -> None:
+    def _take_answer(self, answered: Answered, result: Any, reason: str = "") -> None:
         """Say, as an entry point does, what the work's answer means: ``result`` is stored, or it failed for ``reason``.
 
         The answer to a failure that the handler declared with `fail` is stored instead of the failure.
@@ -388,14 +374,14 @@ class Claim(Generic[Result, Tx]):
             signals.failure, answered = None, Answered.ABORTED
         signals.answered = (answered, reason)
 
-    def answer(self) -> Any:
+    def _give_answer(self) -> Any:
         """The result, or the failure that the handler declared, as every retry will get it; once the claim is left."""
         failure = self._signals.failure
         if failure is not None:
-            raise self.signed(stored_failure(failure, self._settings.largest_result)) from failure
+            raise self._sign(stored_failure(failure, self._settings.largest_result)) from failure
         return self._result
 
-    def restart_pause(self, restarts: int) -> float | None:
+    def _restart_pause(self, restarts: int) -> float | None:
         """Seconds until the caller should run the whole work again after `RetryTransaction`; None: it should not.
 
         Only a transaction of the boundary's own can be run again, with a new claim, and ``restarts`` are bounded.
@@ -405,11 +391,11 @@ class Claim(Generic[Result, Tx]):
         self._events.emit("restarted", restarts=restarts + 1)
         return RESTART.delay(restarts, self._settings.chance())
 
-    def emit(self, name: str, **fields: Any) -> None:
+    def _emit(self, name: str, **fields: Any) -> None:
         """Send the observers an event that concerns this attempt, as an entry point does."""
         self._events.emit(name, **fields)
 
-    def signed(self, error: RetrysafeError) -> RetrysafeError:
+    def _sign(self, error: RetrysafeError) -> RetrysafeError:
         """Add this claim's boundary, operation and key to an error that does not belong to a nested claim."""
         if not error.boundary:
             error.boundary, error.operation = self.boundary, self.operation
@@ -473,7 +459,7 @@ class Claim(Generic[Result, Tx]):
             raise
         return self
 
-    async def enter_by(self, in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
+    async def _enter_by(self, in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
         """Enter from an event loop, on a store that serves sync code only: ``in_thread`` runs a function in a thread.
 
         A thread is taken for each look at the store, and none while the claim waits for another attempt. What
@@ -504,7 +490,7 @@ class Claim(Generic[Result, Tx]):
             return None
         backend, tx = settings.backend, self._tx
         if settings.observers.present:
-            self._events = settings.observers.begin(request, backend.kind)
+            self._events = settings.observers.begin(request, backend.kind, settings.codec, self._annotation)
         mode: ClaimMode = self._plan.lease_mode or (
             OwnTransaction(backend) if tx is None else CallerTransaction(backend, tx)
         )
@@ -541,7 +527,9 @@ class Claim(Generic[Result, Tx]):
             return None
         if self._mode is None:
             if settings.observers.present:
-                self._events = settings.observers.begin(request, settings.backend.kind)
+                self._events = settings.observers.begin(
+                    request, settings.backend.kind, settings.codec, self._annotation
+                )
             for store in strangers(settings.backend):
                 _ = yield store
             self._mode = self._mode_inside(request.key)
@@ -683,7 +671,7 @@ class Claim(Generic[Result, Tx]):
         self._over(error)
 
     def _entered_twice(self) -> RetrysafeError:
-        return self.signed(ConfigurationError("A claim can be entered only once; make a new one with .claim()."))
+        return self._sign(ConfigurationError("A claim can be entered only once; make a new one with .claim()."))
 
     # ------------------------------------------------------------ what the store answers
 
@@ -810,7 +798,7 @@ class Claim(Generic[Result, Tx]):
         if self._mode is not None:
             self._mode.abandon(error)
         if isinstance(error, RetrysafeError):
-            self.signed(error)
+            self._sign(error)
         self._events.close(error)
 
     # ------------------------------------------------------------ small things
@@ -830,7 +818,7 @@ class Claim(Generic[Result, Tx]):
 
     def _not_entered(self) -> RetrysafeError:
         self._was_refused = True
-        return self.signed(
+        return self._sign(
             ConfigurationError(
                 "The claim was not entered, so nothing is guarded. Write: with boundary.claim(…) as claim: (in async "
                 "code 'async with')."
@@ -842,7 +830,7 @@ class Claim(Generic[Result, Tx]):
         if not self._entered:
             raise self._not_entered()
         if self._context is not None and self._context.process == 0:
-            raise self.signed(
+            raise self._sign(
                 ConfigurationError(
                     "claim.result or a signal of the claim was set after the `with` block ended. The stored outcome "
                     "cannot change. Move this line into the block."

@@ -35,6 +35,9 @@ class HeldClaim(Lease):
     A transactional one has no lease: nothing renews it, and it is not asked whether it is held.
     """
 
+    heartbeat: ThreadHeartbeat | LoopHeartbeat | None = None
+    """Renews the lease; None for a transactional claim."""
+
     def __init__(
         self,
         claim: object,
@@ -49,8 +52,6 @@ class HeldClaim(Lease):
         self._settings = settings
         self._mode = mode
         self._request = request
-        self.heartbeat: ThreadHeartbeat | LoopHeartbeat | None = None
-        """Renews the lease; None for a transactional claim."""
 
     def refuse_ended(self) -> None:
         """Raise `InProgress` for a lease that has ended before the work began, which must not begin then."""

@@ -92,10 +92,10 @@ class Lease(Fence):
 
     def _taken(self, busy: InProgress) -> RetrysafeError:
         taken = InProgress(f"The lease {self._name!r} is held, here or elsewhere.", retry_after=busy.retry_after)
-        return self._claim.signed(taken)
+        return self._claim._sign(taken)
 
     def _begin(self) -> Self:
-        self._claim.answered(Answered.UNEXECUTED, None)  # it is given back, however this ends
+        self._claim._take_answer(Answered.UNEXECUTED, None)  # it is given back, however this ends
         self._is_inside = True
         return self
 

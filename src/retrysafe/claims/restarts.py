@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from retrysafe import lazy
 from retrysafe.claims.claim import Claim
 from retrysafe.errors import RetryTransaction
 
@@ -17,7 +18,7 @@ def restarting(make: Callable[[], Claim], attempt: Callable[[Claim], None]) -> C
     """Make a claim and do what ``attempt`` does with it, again with a new claim when the database wants that.
 
     Returns the last claim. Raises `RetryTransaction` when it may not be run again, or has been often enough: see
-    `Claim.restart_pause`.
+    `Claim._restart_pause`.
     """
     restarts = 0
     while True:
@@ -26,7 +27,7 @@ def restarting(make: Callable[[], Claim], attempt: Callable[[Claim], None]) -> C
             attempt(claim)
             return claim
         except RetryTransaction:
-            pause = claim.restart_pause(restarts)
+            pause = claim._restart_pause(restarts)
             if pause is None:
                 raise
         restarts += 1
@@ -42,7 +43,7 @@ async def arestarting(make: Callable[[], Claim], attempt: Callable[[Claim], Awai
             await attempt(claim)
             return claim
         except RetryTransaction:
-            pause = claim.restart_pause(restarts)
+            pause = claim._restart_pause(restarts)
             if pause is None:
                 raise
         restarts += 1
@@ -50,6 +51,4 @@ async def arestarting(make: Callable[[], Claim], attempt: Callable[[Claim], Awai
 
 
 async def _sleep(seconds: float) -> None:
-    import asyncio
-
-    await asyncio.sleep(seconds)
+    await lazy.asyncio.sleep(seconds)

@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from retrysafe.claims.context import enclosing
-from retrysafe.claims.step_programs import Put
 from retrysafe.claims.step_results import Shelf
 from retrysafe.errors import ConfigurationError, OutcomeUnknown
 from retrysafe.protocol.steps import DECISION, Aim, At, StepRow, Work, label, read
 
 if TYPE_CHECKING:
-    from retrysafe.backends.spec import Joining
-    from retrysafe.claims.step_programs import Program
     from retrysafe.protocol.procedures import Won
     from retrysafe.protocol.records import ClaimRequest
+    from retrysafe.protocol.requests import Steps
 
 
 class Course:
@@ -22,7 +20,7 @@ class Course:
 
     def __init__(self, claim: Any, request: ClaimRequest, won: Won | None) -> None:
         if won is None:
-            raise claim.signed(
+            raise claim._sign(
                 ConfigurationError(
                     "A step was asked for in a replay, whose work is done. The block runs on replays too: put its "
                     "steps under 'if not claim.replayed'."
@@ -52,7 +50,7 @@ class Course:
         if self._shelf is None:
             held, record = self._won.held, self._won.record
             if held.transactional:
-                raise self.claim.signed(
+                raise self.claim._sign(
                     ConfigurationError(
                         "A transactional claim is one step already: it commits with its effect, as a whole. Steps are "
                         "for effects='keyed' or 'external'; there, a step with tx= has what belongs into a transaction."
@@ -102,24 +100,22 @@ class Course:
                 "put them one after the other."
             )
 
-    def load(self, at: At = DECISION, joining: Joining | None = None) -> Program:
+    def load(self, at: At = DECISION) -> Steps[None]:
         """Read the rows of earlier attempts, once; and again for a step whose transaction may have been committed."""
-        yield from self.shelf.make_table(joining)
         if self._loaded and at not in self.unsure:
             return
-        rows = yield Put(read(self.shelf.store, self.shelf.work), joining)
-        self.rows = {row.at: row for row in rows}
+        self.rows = {row.at: row for row in (yield from read(self.shelf.store, self.shelf.work))}
         self.unsure.discard(at)
         self.asked.discard(at)
         self._loaded = True
 
     def doubt(self, at: At, text: str) -> OutcomeUnknown:
         """The error of a step in doubt; the key is unknown if the work ends by it."""
-        self.claim.emit("step_in_doubt", step=label(at), reason=text)
+        self.claim._emit("step_in_doubt", step=label(at), reason=text)
         self._doubt = OutcomeUnknown(text)
         return self._doubt
 
     def tell(self, event: str, at: At) -> None:
         """Send an event of a step to observers of such details."""
         if self.claim._events.detailed:
-            self.claim.emit(event, step=label(at))
+            self.claim._emit(event, step=label(at))

@@ -229,7 +229,7 @@ class ProxiedRequest:
             logger().warning("The upstream did not answer: %s (%s)", error, "it may have begun" if sent else "not sent")
             return
         failure.guarded = self._becomes(failure.failed)
-        exchange.claim.emit("upstream_failed", error=error, sent=sent)
+        exchange.claim._emit("upstream_failed", error=error, sent=sent)
         if not sent:
             exchange.claim.not_executed()
 

@@ -58,7 +58,7 @@ class CommitWatch:
 
     def note_other_commit(self) -> None:
         """Another session has committed to the same database, where nothing of ours could hold it back or undo it."""
-        self._claim.emit("outside_commit", when=self.phase.value)
+        self._claim._emit("outside_commit", when=self.phase.value)
 
 
 _watch: ContextVar[CommitWatch | None] = ContextVar("retrysafe_watch", default=None)

@@ -225,7 +225,7 @@ class Exchange:
             instead = self.instead
             if not isinstance(instead, RetryTransaction):
                 return instead
-            pause = None if self.sent or self.tried is None else self.tried.restart_pause(self.restarts)
+            pause = None if self.sent or self.tried is None else self.tried._restart_pause(self.restarts)
             if pause is None:
                 return self.guard.refusal(instead)
             self.restarts += 1

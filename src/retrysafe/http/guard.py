@@ -233,7 +233,7 @@ class Guard:
                 status >= 400 or status in _REPEATED_ELSEWHERE or self._asks_to_log_in(claim, response, request, course)
             ):
                 answered = Answered.UNEXECUTED if undone else Answered.DECLINED
-        claim.answered(answered, stored, f"HTTP {response.status}")
+        claim._take_answer(answered, stored, f"HTTP {response.status}")
 
     def _asks_to_log_in(self, claim: Claim, response: Response, request: Request, course: Course) -> bool:
         """Tell whether a redirect asks to log in first, and then to repeat the request.
@@ -244,7 +244,7 @@ class Guard:
             return False
         if not course.reached:
             return True
-        wrote = self.transactional and not course.raised and (course.wrote or claim.tx_taken)
+        wrote = self.transactional and not course.raised and (course.wrote or claim._tx_taken)
         return not wrote and leads_to_login(request, response, (*self.policy.login_pages, *self.login_pages()))
 
     def _fitting(self, response: Response, largest: int) -> Response:

@@ -89,7 +89,7 @@ def name(text: Any, argument: str) -> str:
         raise MessageRefused(f"{argument}= must be text, not {type(text).__name__}.")
     if not text:
         raise MessageRefused(f"{argument}= is empty.")
-    if _has_control(text) or len(text.encode()) > LONGEST_NAME:
+    if (not text.isprintable() and _has_control(text)) or len(text.encode()) > LONGEST_NAME:
         raise MessageRefused(f"{argument}= has up to {LONGEST_NAME} bytes, and no control character among them.")
     return text
 

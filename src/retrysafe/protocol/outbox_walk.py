@@ -10,6 +10,7 @@ depends on what a relay remembers; and every now and then it begins anew, for wh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from retrysafe.protocol.messages import Queued
@@ -173,6 +174,9 @@ class Walk:
         return whole
 
 
+_AFTER, _FURTHER = attrgetter("after"), attrgetter("further")
+
+
 class Walks:
     """One relay in all buckets."""
 
@@ -209,7 +213,7 @@ class Walks:
         return Passed({number: walk.after for number, walk in idle.items() if walk.topics == topics}, topics)
 
     def _has_passed(self) -> bool:
-        return bool([walk for walk in self._walks.values() if walk.after])
+        return any(map(_AFTER, self._walks.values()))
 
     def _rest(self) -> float:
         return ANEW + sum(one.passed for one in self._walks.values()) / ROWS_A_SECOND
@@ -221,7 +225,7 @@ class Walks:
     @property
     def further(self) -> bool:
         """True if there is more to read at once."""
-        return bool([walk for walk in self._walks.values() if walk.further])
+        return any(map(_FURTHER, self._walks.values()))
 
     def restart(self) -> bool:
         """Read everything from its beginning; whether that may find something: it has not just been done."""

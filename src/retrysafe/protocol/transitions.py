@@ -158,15 +158,18 @@ def first_claim(request: ClaimRequest, now: Micros) -> Record:
     )
 
 
+_OVER = (EffectiveState.EXPIRED, EffectiveState.FORGOTTEN)
+"""The work that a key stood for is over: a claim of it is new work."""
+
+
 def started_before(seen: Record) -> int:
     """Count the attempts of the same intent that were started before a claim on ``seen``."""
-    fresh = seen.effective_state in (EffectiveState.EXPIRED, EffectiveState.FORGOTTEN)
-    return 0 if fresh else seen.attempts
+    return 0 if seen.effective_state_at(seen.now) in _OVER else seen.attempts
 
 
 def kept_fingerprint(request: ClaimRequest, seen: Record) -> bytes:
     """The fingerprint after a claim on ``seen``: a claim without a payload does not erase the one that is there."""
-    fresh = seen.effective_state in (EffectiveState.EXPIRED, EffectiveState.FORGOTTEN)
+    fresh = seen.effective_state_at(seen.now) in _OVER
     return request.fingerprint if fresh else request.fingerprint or seen.fingerprint
 
 

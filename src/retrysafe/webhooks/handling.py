@@ -169,7 +169,7 @@ class Handling:
         result: dict[str, Any] = {"handled": False, "type": event.type[:LONGEST]}
         if largest is None or 2 * len(event.body) + 8 * LONGEST <= largest:
             result["body"] = event.body
-        claim.emit("unhandled", scheme=event.scheme, event_type=event.type)
+        claim._emit("unhandled", scheme=event.scheme, event_type=event.type)
         claim.result = result
 
 

@@ -140,7 +140,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "http: a problem shows all of a key's hash, of which derived keys are made",
-        "claims.claim:Claim.signed",
+        "claims.claim:Claim._sign",
         instead("redact()", "self._request.key.hex()"),
         (f"{PROBLEMS}::test_r3_a_problem_of_a_key_shows_its_first_digits_and_no_more[sqlite]",),
     ),

@@ -41,7 +41,7 @@ class SqlOutbox:
         self.only: dict[str, tuple[str, ...]] = {}
         """The values of ``source`` and ``topic`` to which what leaves is restricted; nothing: all of them."""
         self._texts: dict[tuple[str, bool, int], str] = {}
-        """The statements that read, each written once for what they depend on."""
+        """Statements, each written once for what they depend on."""
         self._waits = self._waiting(store.p("token", "low"))
         self._note = ", ".join(store.p(kind, f"{name}{{0}}") for name, kind in NOTED.items())
         self._notes = f"INSERT INTO {TABLE}_attempts ({', '.join(NOTED)}, not_before, error) VALUES "
@@ -59,12 +59,19 @@ class SqlOutbox:
 
     def _add(self, envelopes: Sequence[Envelope]) -> Ask[None]:
         params: dict[str, Any] = {}
-        rows: list[str] = []
         for i, envelope in enumerate(envelopes):
-            params |= {f"{name}{i}": value for name, value in zip(WRITTEN, _values(envelope), strict=True)}
-            placed = ", ".join(self._store.p(name, f"{name}{i}") for name in WRITTEN)
-            rows.append(f"({placed}, {self._store.NOW})")
-        return self._write(f"INSERT INTO {TABLE} ({', '.join(WRITTEN)}, created) VALUES {', '.join(rows)}", params)
+            for name, value in zip(WRITTEN, _values(envelope), strict=True):
+                params[f"{name}{i}"] = value
+        key = ("add", False, len(envelopes))
+        text = self._texts.get(key)
+        if text is None:
+            text = self._texts[key] = self._insert(len(envelopes))
+        return self._write(text, params)
+
+    def _insert(self, messages: int) -> str:
+        now, p = self._store.NOW, self._store.p
+        rows = [f"({', '.join(p(name, f'{name}{i}') for name in WRITTEN)}, {now})" for i in range(messages)]
+        return f"INSERT INTO {TABLE} ({', '.join(WRITTEN)}, created) VALUES {', '.join(rows)}"
 
     def notify(self) -> Ask[None] | None:
         """Tell relays of other processes that there is something; None where the database cannot."""

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TypeVar, TypeVarTuple
 
+from retrysafe import lazy
 from retrysafe.http.client.hosts import Host
 from retrysafe.http.client.operation import OperationEnding, Refresh, Reply, Send, Step
 from retrysafe.http.client.results import Failure, Kind, Result, RetryVerdict, ServerAnswer, judge
@@ -187,14 +188,12 @@ class TaskWire(ClientWire):
     """A wire of async code: the copy that lost is cancelled."""
 
     async def send_hedged(self, step: Send, after: float, /) -> Result:
-        import anyio
-
         seen: list[Result] = []
         errors: list[Exception] = []
         sent = 1
         chosen: list[Result] = []
 
-        async with anyio.create_task_group() as tasks:
+        async with lazy.anyio.create_task_group() as tasks:
 
             async def one() -> None:
                 try:
@@ -212,7 +211,7 @@ class TaskWire(ClientWire):
                     tasks.cancel_scope.cancel()
 
             tasks.start_soon(one)
-            await anyio.sleep(after)
+            await lazy.anyio.sleep(after)
             if step.admits_hedge():
                 sent += 1
                 tasks.start_soon(one)

@@ -14,6 +14,7 @@ from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 from uuid import uuid4
 
+from retrysafe import lazy
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.client.results import OVERLOADED, Result, ServerAnswer
 from retrysafe.protocol import durations
@@ -22,9 +23,7 @@ from retrysafe.protocol.records import Duration
 
 
 async def _asleep(seconds: float) -> None:
-    import anyio
-
-    await anyio.sleep(seconds)
+    await lazy.anyio.sleep(seconds)
 
 
 class Environment(NamedTuple):

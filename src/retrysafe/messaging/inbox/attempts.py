@@ -197,7 +197,7 @@ class Attempt:
             self.raised, self.lost = error, is_lost(claim.tx, error)
             raise
         finally:
-            self.failure = claim.declared_failure
+            self.failure = claim._signals.failure
         claim.result = self.result_of(answer)
 
     async def awork(self, claim: Claim) -> None:
@@ -213,7 +213,7 @@ class Attempt:
             self.raised, self.lost = error, is_lost(claim.tx, error)
             raise
         finally:
-            self.failure = claim.declared_failure
+            self.failure = claim._signals.failure
         claim.result = self.result_of(answer)
 
     def result_of(self, answer: Any) -> Any:

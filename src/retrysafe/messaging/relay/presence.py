@@ -80,6 +80,10 @@ class Reporter:
         """Report that the backlog could not be counted."""
         self._emit("backlog_uncounted", None, error=str(error))
 
+    def wants_status(self) -> bool:
+        """Tell whether anything listens to the state of an outbox, which takes long to count."""
+        return any(map(self._observers.is_enabled, ("backlog", "backlog_stalled", "cleanup_held")))
+
     def stands(self, standing: OutboxStatus, stalled_after: float) -> None:
         """Report the state of an outbox; and an alarm if messages are due for longer than ``stalled_after`` seconds."""
         messages, due, oldest, oldest_due = 0, 0, 0.0, 0.0
@@ -180,7 +184,7 @@ class Presence:
         if self._has_told and not tells:  # else its gauges would say for ever what was so then
             self._has_told = False
             self._reporter.stands(_NOTHING, self._alarm)
-        if not tells or began < self._next_look:
+        if not tells or began < self._next_look or not self._reporter.wants_status():
             return
         try:
             found = yield from measure(self._outbox, relays, [])

@@ -6,11 +6,10 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import NamedTuple
 
 from retrysafe import runtime
-from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, fail, in_turn, not_connected
+from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, NO_ROWS, fail, not_connected, refused
 from retrysafe.backends.sql.drivers.sqlite_connection import Connection, open_connection
 from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed, Connections, refuse_connection
 from retrysafe.errors import ConfigurationError, StoreUnavailable
@@ -63,15 +62,22 @@ _cursor = sqlite3.Connection.cursor
 
 
 def perform(connection: sqlite3.Connection, query: Query) -> Rows:
-    """Perform one statement; every cursor is read to its end, or it would keep the write lock."""
-    cursor = _cursor(connection)
-    try:
-        cursor.row_factory = None  # not the factory of the user's connection
-        cursor.execute(query.sql, query.params)
-        rows = cursor.fetchall()
-        return Rows(rows, len(rows) if cursor.description else cursor.rowcount)
-    finally:
-        cursor.close()
+    """`in_turn`, in one frame; every cursor is read to its end, or it would keep the write lock."""
+    while True:
+        cursor = _cursor(connection)
+        try:
+            cursor.row_factory = None  # not the factory of the user's connection
+            cursor.execute(query.sql, query.params)
+            found = cursor.fetchall()
+            rows = Rows(found, len(found) if cursor.description else cursor.rowcount)
+            following = query.written if query.written and rows.affected else query.otherwise
+        except Exception as error:  # noqa: BLE001 - only what the query names is an answer
+            rows, following = NO_ROWS, refused(query, error)
+        finally:
+            cursor.close()
+        if rows.rows or following is None:
+            return rows
+        query = following
 
 
 class InTransaction:
@@ -87,7 +93,7 @@ class InTransaction:
         if request.control != "begin" and request.writes and not self.handle.in_transaction:
             return Rows([], 0)  # the handler ended the transaction: the write must not commit alone
         try:
-            return in_turn(request, partial(perform, self.handle))
+            return perform(self.handle, request)
         except sqlite3.Error as error:
             fail(error)
 
@@ -132,7 +138,7 @@ class SqliteClient:
     def __call__(self, request: Query, /) -> Rows:
         with Borrowed(self._connections) as connection:
             try:
-                return in_turn(request, partial(perform, connection))
+                return perform(connection, request)
             except sqlite3.Error as error:
                 fail(error, alone=True, path=self._file.path)
 

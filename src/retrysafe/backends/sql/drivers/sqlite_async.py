@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from retrysafe.backends.spec import Joining, refuse_kind
-from retrysafe.backends.sql.drivers.base import in_turn, translated
+from retrysafe.backends.sql.drivers.base import translated
 from retrysafe.backends.sql.drivers.sqlite import InTransaction, Joined, SqliteFile, is_busy, perform, reader
 from retrysafe.backends.sql.drivers.sqlite_connection import Connection
 from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed, Connections
@@ -122,13 +122,13 @@ def _perform_together(connection: sqlite3.Connection, group: list[Query]) -> lis
     """
     alone = partial(perform, connection)
     if len(group) == 1:
-        return [in_turn(group[0], alone)]
+        return [alone(group[0])]
     results: list[Rows | Exception] = []
     connection.execute("BEGIN IMMEDIATE")
     try:
         for query in group:
             try:
-                results.append(in_turn(query, alone))
+                results.append(alone(query))
             except Exception as error:
                 if not connection.in_transaction:  # later statements would be committed by themselves
                     raise

@@ -113,7 +113,8 @@ class Connections(Generic[C]):
             self.uses.discard(closing)
 
     def __del__(self) -> None:
-        self.close_idle()
+        if self.idle:
+            self.close_idle()
 
     def leave_to_parent(self) -> None:
         """In a child: never close what the parent has open, which would end its transaction."""
