@@ -198,7 +198,7 @@ class EntryPoint:
         """
         settings = self.settings
         if self.closed:
-            raise self._closed()
+            raise self._refusal_of_closed()
         if tx is not None and settings.effects != "transactional":
             raise ConfigurationError(
                 f"tx= needs effects='transactional'; boundary {self.name!r} has {settings.effects!r}."
@@ -221,10 +221,10 @@ class EntryPoint:
         from retrysafe.claims import holding
 
         if self.closed:
-            raise self._closed()
+            raise self._refusal_of_closed()
         return holding.Lease(str(name), holding.claim_of(self.settings, name, lease, scope), self.enter, self.leave)
 
-    def _closed(self) -> ConfigurationError:
+    def _refusal_of_closed(self) -> ConfigurationError:
         return ConfigurationError(
             f"Boundary {self.name!r} has been closed, and a closed one stays closed. Close it when the process "
             "ends; an application that starts more than once, as in tests, builds its boundaries anew each time."

@@ -19,7 +19,7 @@ from retrysafe import (
     current,
 )
 from retrysafe.claims.lease import Lease
-from retrysafe.protocol.exception_groups import every, leaves, unwrapped
+from retrysafe.protocol.exception_groups import every, leaves, unwrap
 from tests.tables import each_row
 
 
@@ -201,8 +201,8 @@ def test_groups_are_looked_into() -> None:
     deep = ExceptionGroup("x", [one, ExceptionGroup("y", [ExceptionGroup("z", [two])])])
     assert leaves(deep) == [one, two]
     assert leaves(one) == [one]
-    assert unwrapped(deep) is deep
-    assert unwrapped(ExceptionGroup("x", [ExceptionGroup("y", [one])])) is one
+    assert unwrap(deep) is deep
+    assert unwrap(ExceptionGroup("x", [ExceptionGroup("y", [one])])) is one
     assert every(deep, (Declined, OSError))
     assert not every(deep, Declined)
     assert not every(deep, ())

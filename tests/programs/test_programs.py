@@ -22,7 +22,7 @@ from retrysafe.protocol.procedures import (
     Won,
     claim,
     conclude,
-    frozen_snapshot,
+    find_frozen_snapshot,
     open_claim,
     read,
     renew,
@@ -121,7 +121,7 @@ PROGRAMS: dict[str, Program] = {
     "conclude with commit": lambda: _conclude(Settlement(Transition.COMPLETE)),
     "conclude with the savepoint": lambda: _conclude(Settlement(Transition.FAIL, Transaction.SAVEPOINT)),
     "conclude with rollback": lambda: _conclude(Settlement(None, Transaction.ROLLBACK)),
-    "frozen snapshot": lambda: frozen_snapshot(STORE),
+    "frozen snapshot": lambda: find_frozen_snapshot(STORE),
     "schema version": lambda: schema_version(STORE),
     "migrate": lambda: migrate(STORE, MIGRATIONS, LOCK),
 }

@@ -196,7 +196,7 @@ class Owner(NamedTuple):
             return True
         if isinstance(self.what, str) or not self.origin.line:
             return self.what == other.what
-        return self.origin == other.origin and not (beside and _bound(self.what) != _bound(other.what))
+        return self.origin == other.origin and not (beside and _bindings(self.what) != _bindings(other.what))
 
 
 def take(boundary: Member, operation: str, owner: Owner) -> None:
@@ -212,7 +212,7 @@ def take(boundary: Member, operation: str, owner: Owner) -> None:
     boundary.owners[operation] = owner
 
 
-def _bound(function: Any) -> tuple[object, ...]:
+def _bindings(function: Any) -> tuple[object, ...]:
     """The object, the defaults and the variables by which functions of one line of code differ."""
     names = ("__self__", "__defaults__", "__kwdefaults__", "__closure__")
     return tuple(getattr(function, name, None) for name in names)

@@ -119,7 +119,7 @@ class Lease:
         """Have the running task cancelled if the lease is lost."""
         self._task = sys.modules["asyncio"].current_task()
 
-    def stopped_task(self, error: BaseException | None) -> bool:
+    def take_back_stop(self, error: BaseException | None) -> bool:
         """Tell whether the work ended by our cancellation, which is then taken back, as `asyncio.timeout` does."""
         import asyncio
 
@@ -447,7 +447,7 @@ class LoopHeartbeat:
         due = self._schedule.due()
         if due and loop is not None:
             self._beating = loop.create_task(self._beat(due))
-            self._beating.add_done_callback(self._beaten)
+            self._beating.add_done_callback(self._end_beat)
         else:
             self._set_timer()
 
@@ -462,7 +462,7 @@ class LoopHeartbeat:
         finally:
             self._schedule.answered(due, kept, failure, asked_at)
 
-    def _beaten(self, beat: asyncio.Task[None]) -> None:
+    def _end_beat(self, beat: asyncio.Task[None]) -> None:
         """Go on after a beat, also after one that was cancelled, maybe before it began, with all tasks of the loop."""
         self._beating = None
         self._set_timer()

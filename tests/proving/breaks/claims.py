@@ -101,7 +101,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "an encrypted answer opens in another record",
-        "claims.encryption:_associated",
+        "claims.encryption:_associate",
         without("key"),
         (f"{ENCRYPTION}::test_an_answer_that_is_copied_to_another_record_does_not_open[other0]",),
         rows=(74,),

@@ -73,7 +73,7 @@ class BucketLease:
 
     def is_lost_by(self, error: BaseException | None) -> bool:
         """Tell whether the work ended by that cancellation, which is then taken back."""
-        return self._lease.stopped_task(error)
+        return self._lease.take_back_stop(error)
 
     def give_back_later(self, error: BaseException | None = None) -> None:
         """Release it as soon as the store answers, unless ``error`` says that it was not won."""
