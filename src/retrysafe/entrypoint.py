@@ -71,7 +71,7 @@ class EntryPoint:
         """True if other boundaries of its name are to claim the same keys."""
         self.origin = origin
         """The place in the code that built the boundary."""
-        self.owners: dict[str, key_spaces.Owner] = {}
+        self.owners: dict[str, key_spaces.KeyOwner] = {}
         """The owner of each operation's keys."""
         self.serves_async = settings.backend.serves_async
         """True if the store can be asked on an event loop; if not, it is asked in threads there."""
@@ -275,7 +275,7 @@ class EntryPoint:
         Raises `ConfigurationError` when another one of this process does, unless both say that it is ``shared``.
         """
         keys.check_name(operation, "operation")
-        key_spaces.take(self, operation, key_spaces.Owner(owner, origin or key_spaces.origin_of(owner), shared, key))
+        key_spaces.take(self, operation, key_spaces.KeyOwner(owner, origin or key_spaces.origin_of(owner), shared, key))
         return operation
 
     def is_observed(self, name: str) -> bool:

@@ -18,7 +18,7 @@ from retrysafe import (
     StoredFailure,
     current,
 )
-from retrysafe.claims.lease import Lease
+from retrysafe.claims.lease import LeaseTerm
 from retrysafe.protocol.exception_groups import every, leaves, unwrap
 from tests.tables import each_row
 
@@ -184,7 +184,7 @@ async def test_work_that_we_stopped_is_recognised_in_a_group(tmp_path: Path) -> 
     async def work() -> None:
         async with guarded.claim("k") as claim:
             lease = claim._held
-            assert isinstance(lease, Lease)
+            assert isinstance(lease, LeaseTerm)
             lease.lose()  # as the heartbeat does
             try:
                 await asyncio.Event().wait()

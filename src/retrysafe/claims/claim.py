@@ -37,7 +37,7 @@ from retrysafe.claims.plan import Plan
 from retrysafe.claims.sealing import Bound, seal
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.claims.timing import Timing
-from retrysafe.claims.waiting import Waiting, checks_snapshot, refuse_on_a_loop, snapshot
+from retrysafe.claims.waiting import Patience, checks_snapshot, refuse_on_a_loop, snapshot
 from retrysafe.errors import (
     ConfigurationError,
     InProgress,
@@ -130,7 +130,7 @@ class Claim(Generic[Result, Tx]):
     _mode: ClaimMode | None = None
     _events = UNOBSERVED
     _claimed_at = 0.0
-    _waiting: Waiting | None = None
+    _waiting: Patience | None = None
     _held: HeldClaim | None = None
     _context: ClaimContext | None = None
     _signals = NO_SIGNALS
@@ -708,7 +708,7 @@ class Claim(Generic[Result, Tx]):
             raise QuotaExceeded(limit=refused.limit, retry_after=refused.retry_after)
         if decision is Decision.BUSY or record is None:
             if self._waiting is None:
-                self._waiting = Waiting(settings, self._events)
+                self._waiting = Patience(settings, self._events)
             return self._waiting.pause(record, helps=mode.waits)
         if decision is Decision.DOUBT and settings.probe is not None:
             return record

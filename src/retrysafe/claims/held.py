@@ -8,7 +8,7 @@ from typing import Any
 
 from retrysafe.backends.backend import Backend
 from retrysafe.claims.deferred import Deferred
-from retrysafe.claims.lease import Lease, LoopHeartbeat, ThreadHeartbeat, for_loop, for_thread
+from retrysafe.claims.lease import LeaseTerm, LoopHeartbeat, ThreadHeartbeat, for_loop, for_thread
 from retrysafe.claims.modes import ClaimMode, Settled
 from retrysafe.claims.observers import UNOBSERVED, AttemptEvents
 from retrysafe.claims.outcome import NO_SIGNALS, HandlerSignals, WorkOutcome, end_of
@@ -29,7 +29,7 @@ _ENDED = (
 )
 
 
-class HeldClaim(Lease):
+class HeldClaim(LeaseTerm):
     """A key that was won. It does not keep its claim alive, which may go while a heartbeat has this.
 
     A transactional one has no lease: nothing renews it, and it is not asked whether it is held.

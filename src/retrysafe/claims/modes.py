@@ -54,8 +54,8 @@ from retrysafe.errors import (
 from retrysafe.protocol.outcomes import ModeKind as Kind
 from retrysafe.protocol.outcomes import Settlement
 from retrysafe.protocol.procedures import (
+    ClaimedBatch,
     ClaimResult,
-    Opened,
     Won,
     claim,
     claim_again,
@@ -305,9 +305,9 @@ class OwnTransaction:
             self.give_back()
         return outcome
 
-    def claim_many(self, requests: Sequence[ClaimRequest]) -> Opened:
+    def claim_many(self, requests: Sequence[ClaimRequest]) -> ClaimedBatch:
         """Claim all keys that have no record."""
-        opened: Opened = restarting(lambda: self._begin(open_many(self._store, requests)))
+        opened: ClaimedBatch = restarting(lambda: self._begin(open_many(self._store, requests)))
         return opened
 
     def _begin(self, steps: Steps[Any]) -> Any:
@@ -337,9 +337,9 @@ class OwnTransaction:
             await self.agive_back()
         return outcome
 
-    async def aclaim_many(self, requests: Sequence[ClaimRequest]) -> Opened:
+    async def aclaim_many(self, requests: Sequence[ClaimRequest]) -> ClaimedBatch:
         """`claim_many` for async code."""
-        opened: Opened = await arestarting(lambda: self._abegin(open_many(self._store, requests)))
+        opened: ClaimedBatch = await arestarting(lambda: self._abegin(open_many(self._store, requests)))
         return opened
 
     async def _abegin(self, steps: Steps[Any]) -> Any:

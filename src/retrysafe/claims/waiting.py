@@ -39,7 +39,7 @@ def snapshot(settings: BoundarySettings) -> Steps[str | None]:
     return find_frozen_snapshot(store)
 
 
-class Waiting:
+class Patience:
     """The patience of one duplicate."""
 
     def __init__(self, settings: BoundarySettings, events: AttemptEvents) -> None:

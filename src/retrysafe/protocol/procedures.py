@@ -300,14 +300,14 @@ def conclude(
 # ---------------------------------------------------------------- claims of many keys at once
 
 
-class Opened(NamedTuple):
+class ClaimedBatch(NamedTuple):
     """The decision for each key, and the ownership of the claimed ones."""
 
     decisions: dict[bytes, Decision]
     held: list[Ownership]
 
 
-def open_many(store: BatchStore, requests: Sequence[ClaimRequest]) -> Steps[Opened]:
+def open_many(store: BatchStore, requests: Sequence[ClaimRequest]) -> Steps[ClaimedBatch]:
     """Begin, and claim all keys that have no record.
 
     For a key that another transaction is claiming, or that has a record, nothing is written. Its decision is BUSY, or
@@ -328,7 +328,7 @@ def open_many(store: BatchStore, requests: Sequence[ClaimRequest]) -> Steps[Open
         for w in requests
         if w.key in fresh
     ]
-    return Opened(decisions, held)
+    return ClaimedBatch(decisions, held)
 
 
 def conclude_many(store: BatchStore, held: Sequence[Ownership], result: StoredResult) -> Steps[bool]:

@@ -144,7 +144,7 @@ def arrival_of(setting: HandlerSettings, envelope: Envelope, identity: Identity)
     return Arrival(record_key, record_key, setting.entry.name, setting.consumer, envelope)
 
 
-class Attempt:
+class InboxAttempt:
     """One delivery of one message. ``alone``: whether nothing else is handled meanwhile, as far as its owner minds."""
 
     def __init__(
