@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from tests.cells import choose, values_of
+from tests.messaging.harnesses import BENCHES, PUBLISHINGS
 from tests.proving import effort
+from tests.stores.harnesses import HARNESSES
 from tests.tables import each_row
-from tests.versions import Alternative
+from tests.versions import OTHER_VERSIONS, Alternative, kind_of
 
 CELLS = [values_of({"a": a, "of two": (b, c)}) for a in range(12) for b in range(5) for c in range(3)]
 TESTS = """
@@ -56,6 +58,34 @@ def test_each_seed_keeps_others_and_the_same_again() -> None:
 def test_alternatives_are_one_value() -> None:
     drivers = [Alternative("psycopg", "postgresql"), Alternative("asyncpg", "postgresql"), "sqlite"]
     assert len(choose([values_of({"driver": driver}) for driver in drivers], 1, Random(1))) == 2
+
+
+SUITES = {
+    "stores/test_conformance.py": HARNESSES,
+    "messaging/test_publisher_suite.py": PUBLISHINGS,
+    "messaging/test_consumers.py": (
+        *BENCHES,
+        *(version for version, kind in OTHER_VERSIONS.items() if kind in BENCHES),
+    ),
+}
+
+
+def test_a_run_meets_every_store_broker_and_version(request: pytest.FixtureRequest) -> None:
+    """Each in the suite of its kind, if the run has all suites."""
+    config, met = request.config, {suite: set[str]() for suite in SUITES}
+    for item in request.session.items:
+        if (
+            isinstance(item, pytest.Function)
+            and (suite := item.nodeid.partition("::")[0].removeprefix("tests/")) in met
+        ):
+            params = item.callspec.params.values() if hasattr(item, "callspec") else ()
+            met[suite] |= {kind_of(value, versions=True) for value in params if isinstance(value, str)}
+    if config.option.keyword or config.option.markexpr or not all(met.values()):
+        pytest.skip("a part of the suites")
+    wanted = {suite: {kind_of(name, versions=True) for name in names} for suite, names in SUITES.items()}
+    left = {suite: missed for suite, names in wanted.items() if (missed := names - met[suite])}
+    assert left == {}
+    assert {*OTHER_VERSIONS} <= {*chain(*wanted.values())}
 
 
 @pytest.mark.slow

@@ -7,7 +7,14 @@ import tomllib
 
 from docparts import ROOT
 from docparts.markdown import codes, table
+from retrysafe.backends.registry import specs
+from retrysafe.messaging.brokers import registry
 
+OF_STORES = {
+    spec.extra: (f"{spec.title}, sync and async", f"how-to/run-on-{spec.extra}")
+    for spec in specs()
+    if spec.extra == spec.name != "redis"  # this extra is for a broker, too
+}
 PURPOSES = {
     "psycopg": ("PostgreSQL, sync and async", "how-to/migrate-the-schema"),
     "postgresql": ("the same as `psycopg`", "how-to/migrate-the-schema"),
@@ -18,8 +25,7 @@ PURPOSES = {
         "how-to/guard-a-block-in-my-transaction",
     ),
     "redis": ("Redis and Valkey as a store; Redis Streams", "how-to/run-on-redis-or-valkey"),
-    "dynamodb": ("DynamoDB, sync and async", "how-to/run-on-dynamodb"),
-    "mongodb": ("MongoDB, sync and async", "how-to/run-on-mongodb"),
+    **OF_STORES,
     "django": ("aliases of `DATABASES`, views, migrations", "how-to/use-in-django"),
     "drf": ("views of Django REST framework", "how-to/http-drf"),
     "alembic": ("the schema as Alembic revisions", "how-to/own-the-schema"),
@@ -40,12 +46,11 @@ PURPOSES = {
     "delta": ("loads into Delta Lake", "how-to/loads"),
     "iceberg": ("loads into Iceberg", "how-to/loads"),
     "webhooks": ("sending webhooks; receiving them needs no extra", "how-to/send-webhooks"),
-    "kafka": ("publishing to and consuming from Kafka", "how-to/kafka"),
-    "mqtt": ("publishing to and consuming from MQTT 5 brokers", "how-to/mqtt"),
-    "nats": ("publishing to and consuming from NATS JetStream", "how-to/nats"),
-    "rabbitmq": ("publishing to and consuming from RabbitMQ", "how-to/rabbitmq"),
-    "pubsub": ("publishing to and consuming from Google Pub/Sub", "how-to/pubsub"),
-    "servicebus": ("publishing to and consuming from Azure Service Bus", "how-to/servicebus"),
+    **{
+        spec.extra: (f"publishing to and consuming from {spec.title}", f"how-to/{spec.name}")
+        for spec in registry.specs()
+        if spec.extra not in ("", "redis", "sqs")
+    },
     "sqs": ("publishing to Amazon SQS and SNS, consuming from SQS", "how-to/sqs"),
     "faststream": ("consumers of FastStream", "how-to/faststream"),
     "celery": ("tasks of Celery", "how-to/celery"),

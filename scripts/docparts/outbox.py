@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+
 from docparts.reference import reference
 from retrysafe import messaging
-from retrysafe.messaging.brokers import faststream, sync_publisher, webhook
+from retrysafe.messaging.brokers import faststream, memory, registry, sync_publisher, webhook
 from retrysafe.messaging.brokers.consumer import AssignedConsumer, BrokerConsumer, LaggingConsumer
-from retrysafe.messaging.brokers.kafka import consumer as from_kafka
-from retrysafe.messaging.brokers.kafka import offsets as kafka_offsets
-from retrysafe.messaging.brokers.kafka import publisher as to_kafka
-from retrysafe.messaging.brokers.kafka import topics as kafka_topics
-from retrysafe.messaging.brokers.kafka import transactions as kafka_transactions
-from retrysafe.messaging.brokers.memory import broker as memory_broker
-from retrysafe.messaging.brokers.memory import publisher as to_memory
-from retrysafe.messaging.brokers.mqtt import consumer as from_mqtt
-from retrysafe.messaging.brokers.mqtt import publisher as to_mqtt
-from retrysafe.messaging.brokers.mqtt import topology as mqtt_topology
-from retrysafe.messaging.brokers.nats import consumer as from_nats
-from retrysafe.messaging.brokers.nats import publisher as to_nats
-from retrysafe.messaging.brokers.nats import topology as nats_topology
+from retrysafe.messaging.brokers.kafka import offsets, transactions
 from retrysafe.messaging.brokers.publisher import BrokerPublisher
-from retrysafe.messaging.brokers.pubsub import consumer as from_pubsub
-from retrysafe.messaging.brokers.pubsub import publisher as to_pubsub
-from retrysafe.messaging.brokers.pubsub import topology as pubsub_topology
-from retrysafe.messaging.brokers.rabbitmq import consumer as from_rabbitmq
-from retrysafe.messaging.brokers.rabbitmq import publisher as to_rabbitmq
-from retrysafe.messaging.brokers.rabbitmq import topology as topology
-from retrysafe.messaging.brokers.redis_streams import consumer as from_redis
-from retrysafe.messaging.brokers.redis_streams import publisher as to_redis
-from retrysafe.messaging.brokers.servicebus import consumer as from_servicebus
-from retrysafe.messaging.brokers.servicebus import publisher as to_servicebus
-from retrysafe.messaging.brokers.servicebus import topology as servicebus_topology
 from retrysafe.messaging.brokers.sessions import SessionOwner
-from retrysafe.messaging.brokers.sqlite import broker as sqlite
-from retrysafe.messaging.brokers.sqs import consumer as from_sqs
-from retrysafe.messaging.brokers.sqs import publisher as to_sqs
-from retrysafe.messaging.brokers.sqs import topology as sqs_topology
 from retrysafe.messaging.cdc import Slot, SlotStatus
 from retrysafe.messaging.inbox.inbox import Options
 
@@ -66,43 +41,32 @@ INBOX = (
     "QueueMissing",
     "SequenceGap",
 )
+PACKAGES = {name: importlib.import_module(f"retrysafe.messaging.brokers.{name}") for name in registry.BROKERS}
+
+
+def _with_method(method: str) -> list[type]:
+    """The public classes of brokers that have a method."""
+    values = [getattr(package, name) for package in PACKAGES.values() for name in package.__all__]
+    return [value for value in values if isinstance(value, type) and hasattr(value, method)]
+
+
 CONSUMERS = (
-    from_kafka.KafkaConsumer,
-    kafka_transactions.KafkaTransactions,
-    kafka_transactions.KafkaTransaction,
-    kafka_offsets.KafkaState,
-    kafka_offsets.StateTransaction,
-    from_rabbitmq.RabbitMQConsumer,
-    from_redis.RedisStreamsConsumer,
-    from_mqtt.MqttConsumer,
-    from_nats.NatsConsumer,
-    from_sqs.SqsConsumer,
-    from_pubsub.PubSubConsumer,
-    from_servicebus.ServiceBusConsumer,
-    memory_broker.MemoryBroker,
-    sqlite.SqliteConsumer,
+    *_with_method("receive"),
+    transactions.KafkaTransactions,
+    transactions.KafkaTransaction,
+    offsets.KafkaState,
+    offsets.StateTransaction,
+    memory.MemoryBroker,
     faststream.InboxMiddleware,
 )
 PUBLISHERS = (
-    to_kafka.KafkaPublisher,
-    to_kafka.AsyncKafkaPublisher,
-    to_rabbitmq.RabbitMQPublisher,
-    to_redis.RedisStreamsPublisher,
-    to_redis.AsyncRedisStreamsPublisher,
-    to_mqtt.MqttPublisher,
-    to_nats.NatsPublisher,
-    to_sqs.SqsPublisher,
-    to_sqs.SnsPublisher,
-    to_pubsub.PubSubPublisher,
-    to_servicebus.ServiceBusPublisher,
+    *_with_method("publish"),
     webhook.WebhookPublisher,
     webhook.AsyncWebhookPublisher,
-    to_memory.MemoryPublisher,
-    to_memory.AsyncMemoryPublisher,
+    memory.MemoryPublisher,
+    memory.AsyncMemoryPublisher,
     sync_publisher.SyncPublisher,
 )
-
-
 ENGINES = (AssignedConsumer, LaggingConsumer, BrokerConsumer, BrokerPublisher)
 
 
@@ -127,16 +91,8 @@ def inbox() -> str:
 def consumers() -> str:
     """The consumers and what declares what they consume, each with its module."""
     found = [_section(kind) for kind in (BrokerConsumer, LaggingConsumer, AssignedConsumer, *CONSUMERS)]
-    found += [
-        reference("kafka.declare", kafka_topics.declare),
-        reference("mqtt.declare", mqtt_topology.declare),
-        reference("nats.declare", nats_topology.declare),
-        reference("pubsub.declare", pubsub_topology.declare),
-        reference("rabbitmq.declare", topology.declare),
-        reference("servicebus.declare", servicebus_topology.declare),
-        reference("sqs.declare", sqs_topology.declare),
-        reference("brokers.sqlite.declare", sqlite.declare),
-    ]
+    declaring = {name: package.declare for name, package in PACKAGES.items() if "declare" in package.__all__}
+    found += [reference(f"{'brokers.' * (name == 'sqlite')}{name}.declare", one) for name, one in declaring.items()]
     return "\n".join(found).replace("\n## ", "\n### ").replace("## `", "### `", 1)
 
 

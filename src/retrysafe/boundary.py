@@ -127,9 +127,8 @@ class Boundary(Generic[Tx]):
     Arguments:
         name: part of every key's identity; keys of two boundaries never meet.
         store: a URL (``sqlite:///shop.db``, ``postgresql://…``, ``postgresql+asyncpg://…``,
-            ``dynamodb://table?region=…``, ``mongodb://host/database``, ``memory://``), a SQLAlchemy engine or
-            sessionmaker, a psycopg or asyncpg pool, a boto3 DynamoDB Table or client, a client of PyMongo, or an alias
-            of Django's ``DATABASES``.
+            ``redis://…``, ``memory://``, and those of the page of each store), a SQLAlchemy engine or sessionmaker, a
+            psycopg or asyncpg pool, a client of the store's own library, or an alias of Django's ``DATABASES``.
         window: how long a retry is recognised and its result kept, from the last write of its record.
         memory: how long the key itself is remembered, from the same instant; by default as long as the window.
         lease: how long an attempt is believed to be alive without a renewal. Leases are renewed while work runs.
@@ -218,7 +217,7 @@ class Boundary(Generic[Tx]):
         if effects == "transactional" and not backend.store.capabilities.transactions:
             raise ConfigurationError(
                 f"effects='transactional' needs transactions, which a {backend.kind} store does not have. "
-                "Give SQLite, PostgreSQL, MySQL, MariaDB or MongoDB as store=, or effects='keyed' or 'external'."
+                f"Give one of {registry.with_transactions()} as store=, or effects='keyed' or 'external'."
             )
         if effects == "transactional" and backend.access.no_transactions:
             raise ConfigurationError(backend.access.no_transactions)

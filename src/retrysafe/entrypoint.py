@@ -12,6 +12,7 @@ import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from retrysafe import lazy
 from retrysafe.backends.backend import Backend
 from retrysafe.cancellation import is_cancelled, is_failure, new_threads, run_in_thread
 from retrysafe.claims import key_spaces
@@ -377,11 +378,9 @@ class Function(NamedTuple):
 
     def call(self, given: Any) -> Any:
         """Call a plain function; raises what it raises, but see `acall`."""
-        import asyncio
-
         try:
             return self.function(given)
-        except (asyncio.CancelledError, BaseExceptionGroup) as error:
+        except (lazy.asyncio.CancelledError, BaseExceptionGroup) as error:
             if not _is_cancellation(error):
                 raise
             raise RuntimeError(CANCELLED_WITHIN) from error
@@ -392,11 +391,9 @@ class Function(NamedTuple):
         A cancellation that did not come from outside is an error of the function's, as any other: it must not end
         who waits for it.
         """
-        import asyncio
-
         try:
             return await self.function(given)
-        except (asyncio.CancelledError, BaseExceptionGroup) as error:
+        except (lazy.asyncio.CancelledError, BaseExceptionGroup) as error:
             if is_cancelled() or not _is_cancellation(error):
                 raise
             raise RuntimeError(CANCELLED_WITHIN) from error
@@ -404,9 +401,7 @@ class Function(NamedTuple):
 
 def _is_cancellation(error: BaseException) -> bool:
     """Tell whether it is one, or a group of such and perhaps of errors, but of nothing that ends a process."""
-    import asyncio
-
-    return every(error, (asyncio.CancelledError, Exception)) and not every(error, Exception)
+    return every(error, (lazy.asyncio.CancelledError, Exception)) and not every(error, Exception)
 
 
 def function_of(function: Callable[..., Any], parse: Callable[[Any], Any] | None) -> Function:
@@ -415,14 +410,12 @@ def function_of(function: Callable[..., Any], parse: Callable[[Any], Any] | None
     Raises `ConfigurationError` for a generator function, which would never run, and for one that does not take the one
     argument that it is called with.
     """
-    import inspect  # which takes long
-
     if is_generator_function(function):
         raise ConfigurationError(
             "A handler must be a function or a coroutine function: calling a generator function runs nothing."
         )
     try:
-        inspect.signature(function).bind(None)
+        lazy.inspect.signature(function).bind(None)
     except TypeError as error:
         name = getattr(function, "__qualname__", repr(function))
         raise ConfigurationError(

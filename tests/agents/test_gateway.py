@@ -24,7 +24,7 @@ def _command(folder: Path, *options: str, server: tuple[str, ...] = (sys.executa
     return [*GATEWAY, "--store", f"sqlite:///{folder / 'air.db'}", *guard, "--", *server, str(folder / "ledger")]
 
 
-@each_row("mode, effects", [("auto", "keyed"), ("legacy", "external")])
+@pytest.mark.parametrize(("mode", "effects"), [("auto", "keyed"), ("legacy", "external")])
 async def test_each_intent_has_its_effect_once(tmp_path: Path, mode: str, effects: str) -> None:
     again = {"keyed": "failed", "external": "OutcomeUnknown"}[effects]
     async with spawned(tmp_path, *_command(tmp_path, "--effects", effects), mode=mode) as client:

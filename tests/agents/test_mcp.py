@@ -200,7 +200,7 @@ def test_every_error_tells_a_model_what_to_do(error: BaseException) -> None:
 
 
 @pytest.mark.slow
-@each_row("effects", ["keyed", "external"])
+@pytest.mark.parametrize("effects", ["keyed", "external"])
 async def test_a_server_that_is_killed_in_a_call(tmp_path: Path, effects: str) -> None:
     ledger = tmp_path / "ledger"
     command = (*AIR, str(ledger), f"sqlite:///{tmp_path / 'air.db'}", effects)

@@ -83,6 +83,7 @@ def test_without_a_server_the_demo_says_so_and_calls_functions(tmp_path: Path, p
     assert json.loads(file.read_text())["form"] == "functions"
 
 
+@pytest.mark.one_of("runs of the demo", of=3)
 @pytest.mark.parametrize("options", [[], ["--bank-without-keys", "--functions"]], ids=["keyed", "external"])
 @pytest.mark.parametrize("kind", ["psycopg", "pymysql", "redis", "redis-cluster", "redis-sentinel", "dynamodb"])
 def test_on_every_store(tmp_path: Path, kind: str, options: list[str], request: pytest.FixtureRequest) -> None:
@@ -129,6 +130,7 @@ def test_impossible_requests_are_refused_in_one_line(arguments: list[str], compl
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.one_of("runs of the demo", of=3)
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_ending_the_demo_ends_all_of_it(end: signal.Signals, tmp_path: Path) -> None:
     long_enough = [*COMMAND, "--payments", "3000"]  # it must still be at work when the signal comes

@@ -20,6 +20,7 @@ from tests.docs.pages import ROOT
 from tests.faults.helpers import unique
 
 
+@pytest.mark.one_of("handlers that crash at every call", of=3)
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.__name__)
 def test_the_solution_holds_at_every_crash(task: Callable[[State], Any], tmp_path: Path, bank: tuple[str, str]) -> None:

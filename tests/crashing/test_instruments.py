@@ -22,7 +22,7 @@ from tests.conftest import require
 from tests.crashing.bank import charges
 from tests.faults.helpers import unique
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.one_of("libraries that the kit for crashes watches", of=3)]
 
 
 class On(NamedTuple):

@@ -128,6 +128,7 @@ def test_a_fresh_that_fails_is_told(files: Files) -> None:
         crash_points(charge_once, fresh=lambda: 1 / 0, check=lambda path: None)
 
 
+@pytest.mark.one_of("words of the kit for crashes", of=3)
 def test_a_process_with_threads_is_not_forked_and_says_what_it_needs(files: Files) -> None:
     end = threading.Event()
     thread = threading.Thread(target=end.wait, name="somebody")

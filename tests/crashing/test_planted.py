@@ -22,6 +22,7 @@ FAULTS = {
 explored = partial(crash_points, pairs=5)
 
 
+@pytest.mark.one_of("handlers that crash at every call", of=3)
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_planted_bug_is_found(bug: str, stage: Stage) -> None:
@@ -37,6 +38,7 @@ def test_the_planted_bug_is_found(bug: str, stage: Stage) -> None:
     assert planted.buggy.__code__.co_filename.endswith(report.violations[0].boundary.place.file)  # type: ignore[union-attr]
 
 
+@pytest.mark.one_of("handlers that crash at every call", of=3)
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_fixed_twin_passes(bug: str, stage: Stage, proof: Record) -> None:

@@ -40,6 +40,7 @@ def count(path: str) -> int:
 # ---------------------------------------------------------------- who judges
 
 
+@pytest.mark.one_of("words of the kit for crashes", of=3)
 def test_a_check_may_say_it_in_the_words_of_pytest(files: Files) -> None:
     """`pytest.fail` raises what is no Exception."""
 
@@ -51,6 +52,7 @@ def test_a_check_may_say_it_in_the_words_of_pytest(files: Files) -> None:
     assert "check: Failed: charged twice" in str(report)
 
 
+@pytest.mark.one_of("words of the kit for crashes", of=3)
 def test_a_check_that_dies_is_no_approval(files: Files) -> None:
     def check(path: str) -> None:
         if count(path) != 1:
@@ -140,6 +142,7 @@ server.serve_forever()
 """
 
 
+@pytest.mark.one_of("words of the kit for crashes", of=3)
 def test_a_message_that_is_sent_twice_is_found() -> None:
     with subprocess.Popen([sys.executable, "-c", _QUEUE], stdout=subprocess.PIPE, text=True) as queue:
         assert queue.stdout is not None
@@ -173,6 +176,7 @@ def _by_a_connection_of_its_own(path: str) -> None:
         db.execute("INSERT INTO charges VALUES ('A', 0)")
 
 
+@pytest.mark.one_of("words of the kit for crashes", of=3)
 @pytest.mark.parametrize("run", [_by_a_cursor_of_its_own, _by_a_connection_of_its_own], ids=lambda run: run.__name__)
 def test_statements_by_other_classes_are_boundaries(run: Callable[[str], None], files: Files) -> None:
     report = files.explore(run)

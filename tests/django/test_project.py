@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import require
 from tests.faults.helpers import ROOT, environment
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.one_of("commands of a Django project", of=2)]
 
 
 def manage(folder: Path, kind: str, *arguments: str) -> subprocess.CompletedProcess[str]:

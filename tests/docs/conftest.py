@@ -9,9 +9,8 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
@@ -19,11 +18,11 @@ import pytest
 
 from tests.conftest import require
 from tests.docs.pages import ROOT, write_commands
-from tests.messaging.harnesses import pubsub, servicebus
-from tests.messaging.harnesses.mqtt import without_sessions
-from tests.messaging.harnesses.nats import without_stream
-from tests.messaging.harnesses.sqs import options_of, without_queue
+from tests.messaging.harnesses.base import Harness, Page
+from tests.messaging.harnesses.sqs import options_of
 from tests.stores.ageing import mysql_connection
+from tests.stores.harnesses import EXAMPLES
+from tests.versions import variable_of
 
 
 @pytest.fixture
@@ -80,75 +79,22 @@ def alone_with(service: str) -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def redis_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of the test Redis, also as REDIS_URL."""
-    require("redis")
-    import redis
-
-    url = os.environ["RETRYSAFE_TEST_REDIS"]
-    monkeypatch.setenv("REDIS_URL", url)
-    with alone_with("redis"):
-        with redis.Redis.from_url(url) as client:
-            for name in client.scan_iter("docs:*"):
-                client.delete(name)
-        yield url
-
-
-@pytest.fixture
-def rabbitmq_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of the test RabbitMQ, also as RABBITMQ_URL; the queues of the pages are not there."""
-    require("rabbitmq")
-    url = os.environ["RETRYSAFE_TEST_RABBITMQ"]
-    monkeypatch.setenv("RABBITMQ_URL", url)
-    with alone_with("rabbitmq"):
-        asyncio.run(_without_queues(url))
-        yield url
+@contextmanager
+def broker_of(harness: Harness) -> Iterator[None]:
+    """The test broker in the variable that pages name; nothing of them is there, before and after."""
+    assert harness.page is not None
+    assert harness.service is not None
+    require(harness.service)
+    url = os.environ[variable_of(harness.service)]
+    os.environ[harness.page.variable] = harness.page.value(url)
+    with alone_with(harness.service):
+        asyncio.run(_clean(harness.page, url))
+        yield
+        asyncio.run(_clean(harness.page, url))
 
 
-async def _without_queues(url: str) -> None:
-    import aio_pika
-
-    async with await aio_pika.connect(url) as connection:
-        channel = await connection.channel()
-        groups = ("stock.docs-placed", "mail.docs-placed")
-        for queue in ("docs-mail", *groups, *(f"docs-orders.{number}" for number in range(4))):
-            await channel.queue_delete(queue)
-
-
-@pytest.fixture
-def nats_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of the test NATS, also as NATS_URL; the stream of the page is not there."""
-    require("nats")
-    url = os.environ["RETRYSAFE_TEST_NATS"]
-    monkeypatch.setenv("NATS_URL", url)
-    with alone_with("nats"):
-        asyncio.run(without_stream(url, "docs"))
-        yield url
-
-
-@pytest.fixture
-def mqtt_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of the test MQTT broker, also as MQTT_URL; the session of the page is not there."""
-    require("mqtt")
-    url = os.environ["RETRYSAFE_TEST_MQTT"]
-    monkeypatch.setenv("MQTT_URL", url)
-    with alone_with("mqtt"):
-        asyncio.run(without_sessions(url, "docs-orders", partitions=None, group="stock"))
-        yield url
-        asyncio.run(without_sessions(url, "docs-orders", partitions=None, group="stock"))
-
-
-@pytest.fixture
-def sqs_endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The endpoint of the stand-in for SQS and SNS, also as SQS_ENDPOINT; the queue of the page is not there."""
-    require("sns")
-    url = os.environ["RETRYSAFE_TEST_SNS"]
-    endpoint: str = options_of(url)["endpoint"]
-    monkeypatch.setenv("SQS_ENDPOINT", endpoint)
-    with alone_with("sns"):
-        asyncio.run(without_queue(url, "docs-orders.fifo"))
-        yield endpoint
+async def _clean(page: Page, url: str) -> None:
+    await page.clean(url)
 
 
 @pytest.fixture
@@ -165,48 +111,6 @@ def s3_endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.fixture
-def pubsub_endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The endpoint of the stand-in for Pub/Sub, also as PUBSUB_ENDPOINT; the topic of the page is not there."""
-    require("pubsub")
-    url = os.environ["RETRYSAFE_TEST_PUBSUB"]
-    endpoint: str = pubsub.options_of(url)["endpoint"]
-    monkeypatch.setenv("PUBSUB_ENDPOINT", endpoint)
-    with alone_with("pubsub"):
-        asyncio.run(pubsub.without(url, "docs-orders", "parcels", prefix=""))
-        yield endpoint
-
-
-@pytest.fixture
-def servicebus_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of the stand-in for Service Bus, also as SERVICEBUS_URL; the topic of the page is not there."""
-    require("servicebus")
-    url = os.environ["RETRYSAFE_TEST_SERVICEBUS"]
-    monkeypatch.setenv("SERVICEBUS_URL", url)
-    with alone_with("servicebus"):
-        asyncio.run(servicebus.without(url, "docs-orders", prefix=""))
-        yield url
-
-
-@pytest.fixture
-def kafka_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of the test Kafka, also as KAFKA_URL; the topics and groups of the pages are removed in the end."""
-    require("kafka")
-    from tests.messaging.harnesses.kafka import operator
-
-    url = os.environ["RETRYSAFE_TEST_KAFKA"]
-    monkeypatch.setenv("KAFKA_URL", url)
-    with alone_with("kafka"):
-        yield url
-        client = operator(url)
-        topics = [name for name in client.list_topics(timeout=10).topics if name.startswith("docs-")]
-        listed = client.list_consumer_groups().result().valid
-        groups = [one.group_id for one in listed if one.group_id.startswith("docs-")]
-        removing = client.delete_consumer_groups(groups) if groups else {}
-        for removed in (*removing.values(), *(client.delete_topics(topics) if topics else {}).values()):
-            removed.result()
-
-
-@pytest.fixture
 def mysql_database(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URL of a new, empty MariaDB database, as MYSQL_URL; dropped in the end."""
     require("mysql")
@@ -220,18 +124,15 @@ def mysql_database(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.fixture
-def mongodb_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of a database that is not there yet, as MONGODB_URL; dropped in the end."""
-    require("mongodb")
-    from pymongo import MongoClient
-
-    url = f"{os.environ['RETRYSAFE_TEST_MONGODB']}/shop"
-    monkeypatch.setenv("MONGODB_URL", url)
-    client: MongoClient[Any] = MongoClient(url)
-    with alone_with("mongodb"), client:
-        client.drop_database("shop")
-        yield url
-        client.drop_database("shop")
+def store_servers(page: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The servers of the stores whose variables the page names, as their harnesses tell."""
+    with ExitStack() as stack:
+        for variable, (service, serve) in EXAMPLES.items():
+            if variable in page.read_text(encoding="utf-8"):
+                require(service)
+                stack.enter_context(alone_with(service))
+                monkeypatch.setenv(variable, stack.enter_context(serve()))
+        yield
 
 
 @pytest.fixture

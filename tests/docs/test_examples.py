@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from retrysafe import Boundary
+from tests.docs.conftest import broker_of
 from tests.docs.pages import PAGES, ROOT, hidden, parse, touched
+from tests.messaging.harnesses import HARNESSES
 from tests.tables import each_row
 
 _ONLY_SHOWN = re.compile(r"(pip install|make|git clone|docker|locust|k6) .*")
@@ -21,17 +25,8 @@ TOUCHED = touched()
 SERVERS = {
     "DATABASE_URL": "database",
     "MYSQL_URL": "mysql_database",
-    "REDIS_URL": "redis_url",
-    "RABBITMQ_URL": "rabbitmq_url",
-    "NATS_URL": "nats_url",
-    "MQTT_URL": "mqtt_url",
-    "KAFKA_URL": "kafka_url",
-    "PUBSUB_ENDPOINT": "pubsub_endpoint",
-    "SERVICEBUS_URL": "servicebus_url",
-    "SQS_ENDPOINT": "sqs_endpoint",
     "DYNAMODB_URL": "dynamodb",
     'client("s3")': "s3_endpoint",
-    "MONGODB_URL": "mongodb_url",
 }
 """Variables that a page may name, each with the fixture that sets it."""
 
@@ -41,7 +36,7 @@ def _name(page: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("workplace")
+@pytest.mark.usefixtures("workplace", "store_servers")
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, marks=() if page in TOUCHED else pytest.mark.one_of("pages", of=10)) for page in PAGES],
@@ -54,13 +49,19 @@ def test_examples_do_what_the_page_says(page: Path, request: pytest.FixtureReque
             request.getfixturevalue(fixture)
     document = parse(page)
     document.namespace["__name__"] = "__main__"
-    try:
+    with ExitStack() as stack:
+        for harness in HARNESSES.values():
+            if harness.page is not None and harness.page.variable in text:
+                stack.enter_context(broker_of(harness))
+        stack.callback(_close_boundaries, document.namespace)
         for example in document.examples():
             example.evaluate()
-    finally:
-        for value in document.namespace.values():
-            if isinstance(value, Boundary):
-                value.close()
+
+
+def _close_boundaries(names: dict[str, Any]) -> None:
+    for value in names.values():
+        if isinstance(value, Boundary):
+            value.close()
 
 
 @each_row("page", [page for page in PAGES if page.parent.name == "how-to"], ids=_name)

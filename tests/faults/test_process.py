@@ -17,6 +17,7 @@ from retrysafe import Boundary, OutcomeUnknown, current
 from tests.conftest import require
 from tests.faults.conftest import Making, server_of
 from tests.faults.helpers import DEADLINE, Child, business_table, driven, plain, records_of, rows_of
+from tests.proving.effort import effort
 from tests.stores.ageing import let_lapse
 from tests.stores.harnesses.redis import redis_url
 
@@ -62,9 +63,9 @@ def test_a_crash_loop_of_external_work_stops_at_the_first_doubt(store: str, make
 @pytest.mark.fault(31)
 def test_many_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
     """31: SQLite refuses at once, whatever its timeout, while another connection switches to WAL or closes last."""
-    files = 10
+    files, processes = effort((4, 4), (10, 6))
     with ExitStack() as stack:
-        children = [stack.enter_context(Child("opening", str(tmp_path), str(files))) for _ in range(6)]
+        children = [stack.enter_context(Child("opening", str(tmp_path), str(files))) for _ in range(processes)]
         for _ in range(files):
             assert {child.hears() for child in children} == {"ready"}
             for child in children:

@@ -62,6 +62,7 @@ def replica(primary: Cluster) -> Iterator[Replica]:
     server.close()
 
 
+@pytest.mark.one_of("failovers to a replica", of=3)
 @pytest.mark.fault(21)
 def test_a_failover_to_an_asynchronous_replica_forgets_what_it_had_not_received(
     primary: Cluster, replica: Replica, make: Making, bank: Bank
@@ -97,6 +98,7 @@ def test_a_failover_to_an_asynchronous_replica_forgets_what_it_had_not_received(
             assert claim.replayed
 
 
+@pytest.mark.one_of("failovers to a replica", of=3)
 @pytest.mark.fault(21)
 def test_a_failover_to_a_synchronous_replica_forgets_nothing(
     primary: Cluster, replica: Replica, make: Making, bank: Bank
@@ -115,6 +117,7 @@ def test_a_failover_to_a_synchronous_replica_forgets_nothing(
     assert set(bank.requests.values()) == {1}
 
 
+@pytest.mark.one_of("failovers to a replica", of=3)
 @pytest.mark.fault(21)
 def test_an_operator_is_told_whether_a_failover_may_lose_commits(primary: Cluster, replica: Replica) -> None:
     def facts() -> dict[str, str]:

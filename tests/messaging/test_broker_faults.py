@@ -20,10 +20,9 @@ from tests.faults.helpers import Told, auntil
 from tests.faults.redis_servers import Server
 from tests.messaging.harnesses.base import OnARoad
 from tests.messaging.harnesses.kafka import kafka
-from tests.messaging.harnesses.rabbitmq import Rabbit, rabbitmq
+from tests.messaging.harnesses.rabbitmq import Rabbit, RabbitMQServer, rabbitmq
 from tests.messaging.harnesses.redis_streams import redis_streams
 from tests.messaging.harnesses.webhook import webhook
-from tests.messaging.own_brokers import RabbitMQServer
 from tests.messaging.test_operating import Place
 from tests.proving.effort import chance_of, effort
 from tests.tables import each_row

@@ -35,6 +35,23 @@ def test_every_folder_of_a_broker_is_registered() -> None:
     assert folders - WITHOUT_URL == set(registry.BROKERS)
 
 
+def test_a_broker_is_named_in_few_files_that_others_share() -> None:
+    """Beside files that have its name, tests of its own behaviour, and further rows of the proofs and the doctor."""
+    name, others = "mqtt", ("tests/proving/", "tests/doctor/setups/sound.py")
+    files = [path for room in ("src", "scripts", "tests") for path in (ROOT / room).rglob("*.py")]
+    files += [ROOT / name for name in ("pyproject.toml", "mkdocs.yml", "compose.yaml", "CHANGELOG.md")]
+    paths = [path.relative_to(ROOT).as_posix() for path in files]
+    shared = [path for path in paths if name not in path and "/test_" not in path and not path.startswith(others)]
+    assert {path for path in shared if name in (ROOT / path).read_text(encoding="utf-8").lower()} == {
+        "src/retrysafe/messaging/brokers/registry.py",
+        "scripts/serviceparts/catalogue.py",
+        "pyproject.toml",
+        "mkdocs.yml",
+        "compose.yaml",
+        "CHANGELOG.md",
+    }
+
+
 @each_row("spec", SPECS.values(), ids=SPECS)
 def test_every_reference_and_every_name_leads_somewhere(spec: BrokerSpec) -> None:
     assert callable(spec.load(spec.broker))
@@ -70,18 +87,9 @@ def test_the_registry_needs_no_library() -> None:
     """As the help of the command line is read where none is installed."""
     source = "import sys\nfrom retrysafe.messaging.brokers import registry\nlist(registry.specs())\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", source], check=True, capture_output=True, text=True)
-    assert {
-        "redis",
-        "aio_pika",
-        "aiobotocore",
-        "azure",
-        "botocore",
-        "confluent_kafka",
-        "google",
-        "grpc",
-        "nats",
-        "paho",
-    }.isdisjoint(done.stdout.split())
+    libraries = {harness.library for harness in HARNESSES.values()} - {""}
+    assert libraries.isdisjoint(done.stdout.split())
+    assert len(libraries) == len({spec.extra for spec in SPECS.values()} - {""})
 
 
 def test_a_library_that_is_missing_is_named_with_its_extra() -> None:

@@ -32,13 +32,12 @@ from tests.messaging.applying import applying
 from tests.messaging.harnesses import bench
 from tests.messaging.harnesses.base import PARTITIONS
 from tests.messaging.harnesses.kafka import KafkaBench
-from tests.messaging.harnesses.nats import NatsBench
+from tests.messaging.harnesses.nats import NatsBench, NatsServer
 from tests.messaging.harnesses.pubsub import PubSubBench
-from tests.messaging.harnesses.rabbitmq import RabbitMQBench
+from tests.messaging.harnesses.rabbitmq import RabbitMQBench, RabbitMQServer
 from tests.messaging.harnesses.redis_streams import RedisBench
 from tests.messaging.harnesses.servicebus import ServiceBusBench
 from tests.messaging.harnesses.sqs import SqsBench
-from tests.messaging.own_brokers import NatsServer, RabbitMQServer
 from tests.proving.effort import chance_of, effort
 
 pytestmark = pytest.mark.slow

@@ -37,9 +37,8 @@ from retrysafe.testing.consumers import Trial, numbers
 from tests.conftest import require
 from tests.faults.helpers import DEADLINE
 from tests.messaging.harnesses import bench
-from tests.messaging.harnesses.kafka import KafkaBench, delete, kafka, operator
+from tests.messaging.harnesses.kafka import KafkaBench, KafkaServer, delete, kafka, operator
 from tests.messaging.kafka_records import produce
-from tests.messaging.own_brokers import KafkaServer
 from tests.tables import each_row
 
 ENVELOPE = Envelope(

@@ -17,7 +17,7 @@ from retrysafe.protocol.checks import Severity
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from tests.conftest import require
 from tests.faults.helpers import DEADLINE
-from tests.messaging.own_brokers import GuardedKafka
+from tests.messaging.harnesses.kafka import GuardedKafka
 from tests.tables import each_row
 
 ENVELOPE = Envelope("01-1", "orders", "order-7", "placed.v1", "/shop", 10, {}, b"{}", "application/json")

@@ -28,8 +28,7 @@ from retrysafe.protocol.messages import Delivery, Envelope, PublishStatus
 from tests.conftest import require
 from tests.faults.helpers import until
 from tests.messaging.harnesses.base import by_road, road_to
-from tests.messaging.harnesses.mqtt import without_sessions
-from tests.messaging.own_brokers import MqttServer
+from tests.messaging.harnesses.mqtt import MqttServer, without_sessions
 from tests.tables import each_row
 
 GROUP = "stock"

@@ -14,7 +14,7 @@ from retrysafe.messaging.brokers import nats as broker
 from retrysafe.messaging.brokers.nats import NatsConsumer, NatsPublisher
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from tests.conftest import require
-from tests.messaging.own_brokers import GuardedNats
+from tests.messaging.harnesses.nats import GuardedNats
 
 ENVELOPE = Envelope("01-1", "orders", "order-7", "placed.v1", "/shop", 10, {}, b"{}", "application/json")
 SHOP = '{publish: ["orders"], subscribe: ["_INBOX.>"]}'

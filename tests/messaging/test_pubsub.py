@@ -48,6 +48,7 @@ from tests.messaging.harnesses.pubsub import (
     GROUP,
     PREFIX,
     PubSubBench,
+    PubSubServer,
     Topic,
     led_by,
     options_of,
@@ -57,7 +58,6 @@ from tests.messaging.harnesses.pubsub import (
     without,
 )
 from tests.messaging.inboxes import envelope
-from tests.messaging.own_brokers import PubSubServer
 from tests.tables import each_row
 
 # ---------------------------------------------------------------- messages

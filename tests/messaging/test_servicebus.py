@@ -43,6 +43,7 @@ from tests.messaging.harnesses.base import by_road, road_to
 from tests.messaging.harnesses.servicebus import (
     GROUP,
     PREFIX,
+    ServiceBusServer,
     Topic,
     administration,
     messages,
@@ -50,7 +51,6 @@ from tests.messaging.harnesses.servicebus import (
     without,
 )
 from tests.messaging.inboxes import envelope
-from tests.messaging.own_brokers import ServiceBusServer
 from tests.tables import each_row
 
 # ---------------------------------------------------------------- messages

@@ -14,24 +14,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
 
-from tests.messaging.harnesses.base import Place
+from tests.messaging.harnesses.base import Mortal, Place
 from tests.pipeline import books, roles
 from tests.pipeline.books import Audit
-from tests.pipeline.brokers import GROUP, KINDS, Mortal, broker, place
+from tests.pipeline.brokers import GROUP, KINDS, broker, place
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 PRELOADED = [
     "tests.pipeline.roles",
     "psycopg",
     "asyncpg",
-    "aio_pika",
-    "redis.asyncio",
-    "confluent_kafka",
-    "nats",
-    "aiobotocore",
-    "google.pubsub_v1",
-    "azure.servicebus.aio",
-    "paho.mqtt.client",
+    *(harness.library for harness in KINDS.values() if harness.library),
 ]
 SETTLING = 15.0
 """Seconds in which what is left must be settled."""

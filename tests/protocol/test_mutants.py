@@ -25,6 +25,8 @@ from tests.laboratory.simulation import PARTS, PLAN, Plan, Report, simulate
 from tests.laboratory.simulation.acting import Parts
 from tests.laboratory.simulation.judging import Check
 
+pytestmark = pytest.mark.one_of("mutants of the protocol", of=3)
+
 SEEDS = 3000
 
 

@@ -37,6 +37,8 @@ from tests.protocol.test_mutants import allow, decide_instead, first_caught
 from tests.proving.effort import effort
 from tests.tables import each_row
 
+pytestmark = pytest.mark.one_of("mutants of the protocol", of=3)
+
 SWEEPER, ARCHIVE, PROBES = PLANS["sweeper"], PLANS["archive"], PLANS["probes"]
 LAYERED, FLEET, QUOTA = PLANS["layered"], PLANS["two versions"], PLANS["quota"]
 

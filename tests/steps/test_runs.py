@@ -23,6 +23,8 @@ from retrysafe import (
     StoredFailure,
     current,
 )
+from retrysafe.cancellation import run_to_completion
+from retrysafe.claims import step_programs
 from tests.steps.conftest import Make
 from tests.steps.kills import Killed, Killer, World, elsewhere, key, pairs, settle, stalled
 
@@ -91,6 +93,34 @@ async def test_steps_of_async_code_run_beside_each_other_and_are_replayed(on_sql
         await attempt(order, fails=True)
     assert await attempt(order, fails=False) == ["A", "B", "C"]
     assert sorted(calls) == ["a", "b", "c"]
+    await boundary.aclose()
+
+
+async def test_an_external_step_that_is_cancelled_before_its_work_is_in_no_doubt(
+    on_sqlite: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boundary, sent, order = on_sqlite(effects="external"), list[str](), key()
+
+    async def send() -> None:
+        sent.append("mail")
+
+    async def attempt() -> None:
+        async with boundary.claim(order) as claim:
+            claim.not_executed()
+            await claim.step("mail", send)
+
+    async def cancel(work: Any) -> Any:
+        monkeypatch.undo()
+        doomed.cancel()
+        return await run_to_completion(work)
+
+    monkeypatch.setattr(step_programs, "run_to_completion", cancel)
+    doomed = asyncio.create_task(attempt())
+    with pytest.raises(asyncio.CancelledError):
+        await doomed
+    assert sent == []
+    await attempt()
+    assert sent == ["mail"]
     await boundary.aclose()
 
 

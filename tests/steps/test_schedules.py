@@ -132,8 +132,9 @@ def test_a_schedule_of_attempts_ends_booked_undone_or_unknown(
 ) -> None:
     boundary = Boundary("trips", store="memory://", effects="keyed", permanent=ValueError, observers=[])
     backend = boundary.entrypoint.backend
-    answer_to = step_programs._answer_to
-    monkeypatch.setattr(step_programs, "_answer_to", lambda *asked: (stand(), answer_to(*asked))[1])
+    monkeypatch.setattr(
+        step_programs, "run", lambda program, execute: run(program, lambda request: (stand(), execute(request))[1])
+    )
     ends: Counter[str] = Counter()
 
     def take_over(work: Callable[[], Any]) -> Attempt:

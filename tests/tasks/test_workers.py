@@ -12,12 +12,15 @@ from retrysafe.protocol.redelivery_policy import KILLS
 from tests.conftest import served
 from tests.tasks.storm import KINDS, storm
 from tests.tasks.workers import world
+from tests.versions import Alternative
 
 pytestmark = pytest.mark.slow
 
+FRAMEWORKS = [Alternative(kind, kind.partition("-")[0]) for kind in KINDS]
+
 
 @pytest.mark.every_value
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FRAMEWORKS)
 def test_a_task_whose_worker_is_killed_or_stopped_is_charged_once(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -48,7 +51,7 @@ def test_a_task_whose_worker_is_killed_or_stopped_is_charged_once(
 
 
 @pytest.mark.every_value
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FRAMEWORKS)
 def test_a_task_is_given_up_by_the_rules_of_one_table(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -68,7 +71,6 @@ def test_a_task_is_given_up_by_the_rules_of_one_table(
         assert len({key for _, key in shop.rows("crash", "began")}) == 1
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_loop_of_kills_charges_each_order_once(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     served(request, "redis")

@@ -118,7 +118,7 @@ def test_the_cases_that_are_published_show_what_they_compared(runs: Runs) -> Non
 
         def test_it():
             bench = SimpleNamespace(win=lambda: 1, settle=lambda *a: True, lose=lambda: SimpleNamespace(decision=3))
-            CASES["completed_result_is_replayed_byte_for_byte"](bench)
+            CASES["a_completed_result_is_replayed_byte_for_byte"](bench)
         """,
     )
     done.assert_outcomes(failed=1)

@@ -44,7 +44,7 @@ PAUSE = 0.1
 _WARMING = "warming"
 
 
-class Profile(StrEnum):
+class BenchProfile(StrEnum):
     """The keys that the clients claim."""
 
     FRESH = "fresh"
@@ -109,7 +109,7 @@ class Measured(NamedTuple):
     seconds: from the start of the first claim to the end of the last one.
     """
 
-    profile: Profile
+    profile: BenchProfile
     ran: int
     replayed: int
     refused: int
@@ -181,12 +181,12 @@ class Measurement:
         """The kind of store."""
         return self._boundary.entrypoint.backend.kind
 
-    def run(self, profile: Profile) -> Measured:
+    def run(self, profile: BenchProfile) -> Measured:
         """Run one profile. A `KeyboardInterrupt` ends it when the claims that are under way have ended."""
         self._warm()
         keys = _Keys(profile, self._load, self._stop)
         runs = Runs(keys.room)
-        if profile is Profile.REPLAY:
+        if profile is BenchProfile.REPLAY:
             worker = _Worker(self._boundary, profile, self._load.result, runs)
             for number in range(REPLAYED_KEYS):
                 self._last[profile] = number
@@ -259,15 +259,15 @@ class Measurement:
 class _Keys:
     """Numbers of the keys that the clients claim, until the load is done or it is stopped."""
 
-    def __init__(self, profile: Profile, load: BenchLoad, stop: threading.Event) -> None:
+    def __init__(self, profile: BenchProfile, load: BenchLoad, stop: threading.Event) -> None:
         self._load = load
         self._stop = stop
         self._ends = math.inf
         self._taken = itertools.count()
         self._storm = threading.Barrier(load.clients, self._hit)
         self._hot: int | None = None
-        self._replays = profile is Profile.REPLAY
-        self.take = self._next_of_storm if profile is Profile.STORM else self._next
+        self._replays = profile is BenchProfile.REPLAY
+        self.take = self._next_of_storm if profile is BenchProfile.STORM else self._next
         """The next key for a client; None when there is none any more. In a storm it waits for all clients."""
         self._most: float = _most(profile, load)
         self.room = REPLAYED_KEYS if self._replays else int(self._most)
@@ -301,13 +301,13 @@ class _Keys:
         self._hot = self._next()
 
 
-def _most(profile: Profile, load: BenchLoad) -> float:
+def _most(profile: BenchProfile, load: BenchLoad) -> float:
     """Return the largest number of keys that a profile hands out; a storm uses one in each round."""
-    if profile is Profile.REPLAY:
+    if profile is BenchProfile.REPLAY:
         return math.inf if load.claims is None else load.claims
     if load.claims is None:
         return MOST_KEYS
-    return math.ceil(load.claims / load.clients) if profile is Profile.STORM else load.claims
+    return math.ceil(load.claims / load.clients) if profile is BenchProfile.STORM else load.claims
 
 
 class Runs:
@@ -371,7 +371,7 @@ class _Worker:
         return claim.replayed
 
 
-def _add_up(profile: Profile, workers: list[_Worker], runs: Runs, began: float) -> Measured:
+def _add_up(profile: BenchProfile, workers: list[_Worker], runs: Runs, began: float) -> Measured:
     latencies, counts, errors = Latencies(), Counter[str](), Counter[str]()
     for worker in workers:
         latencies.update(worker.latencies)

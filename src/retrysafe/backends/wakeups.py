@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from retrysafe import lazy
 from retrysafe.runtime import new_lock
 
 if TYPE_CHECKING:
@@ -39,10 +40,8 @@ class Wakeups:
 
     async def await_(self, key: bytes, seconds: float, listener: AsyncListener | None = None) -> None:
         """`wait` for async code."""
-        import asyncio
-
-        loop = asyncio.get_running_loop()
-        event = asyncio.Event()
+        loop = lazy.asyncio.get_running_loop()
+        event = lazy.asyncio.Event()
 
         def wake() -> None:
             try:
@@ -52,7 +51,7 @@ class Wakeups:
 
         with self._registered(key, wake, listener):
             try:
-                async with asyncio.timeout(seconds):
+                async with lazy.asyncio.timeout(seconds):
                     await event.wait()
             except TimeoutError:
                 return

@@ -490,7 +490,7 @@ class Claim(Generic[Result, Tx]):
             return None
         backend, tx = settings.backend, self._tx
         if settings.observers.present:
-            self._events = settings.observers.begin(request, backend.kind)
+            self._events = settings.observers.begin(request, backend.kind, settings.codec, self._annotation)
         mode: ClaimMode = self._plan.lease_mode or (
             OwnTransaction(backend) if tx is None else CallerTransaction(backend, tx)
         )
@@ -527,7 +527,9 @@ class Claim(Generic[Result, Tx]):
             return None
         if self._mode is None:
             if settings.observers.present:
-                self._events = settings.observers.begin(request, settings.backend.kind)
+                self._events = settings.observers.begin(
+                    request, settings.backend.kind, settings.codec, self._annotation
+                )
             for store in strangers(settings.backend):
                 _ = yield store
             self._mode = self._mode_inside(request.key)

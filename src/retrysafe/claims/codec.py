@@ -14,6 +14,7 @@ from datetime import date, datetime, time, timedelta, timezone
 from enum import Enum, Flag
 from typing import TYPE_CHECKING, Any, Protocol
 
+from retrysafe import lazy
 from retrysafe.claims.differences import difference
 from retrysafe.claims.sealing import MEDIA_TYPE as ENCRYPTED
 from retrysafe.errors import ResultNotEncodable, ResultUnreadable, RetrysafeError
@@ -49,7 +50,10 @@ class Codec(Protocol):
 
 
 class Describing(Protocol):
-    """An optional interface of codecs: the fields that "replayed" has for their results, such as an HTTP status."""
+    """An optional interface of codecs: the fields that "replayed" has for their results, such as an HTTP status.
+
+    ``arrived(annotation)``, if there is one, gives those of "received".
+    """
 
     def describe(self, value: Any, annotation: Any) -> Mapping[str, Any]:
         """Describe a replayed result to observers, without secrets and without its content."""
@@ -83,15 +87,11 @@ def _decimal(value: Decimal) -> str:
 
 
 def _read_decimal(text: str) -> Decimal:
-    from decimal import Decimal
-
-    return Decimal(text)
+    return lazy.decimal.Decimal(text)
 
 
 def _read_uuid(text: str) -> UUID:
-    from uuid import UUID
-
-    return UUID(text)
+    return lazy.uuid.UUID(text)
 
 
 def _write_time(value: Any) -> Any:
@@ -109,11 +109,9 @@ def _write_time(value: Any) -> Any:
 def _read_time(kind: Any, written: Any) -> Any:
     if isinstance(written, str):
         return kind.fromisoformat(written)
-    from zoneinfo import ZoneInfo
-
     text, fold, zone = written
     read = kind.fromisoformat(text).replace(fold=fold)
-    return read if zone is None else read.replace(tzinfo=ZoneInfo(zone))
+    return read if zone is None else read.replace(tzinfo=lazy.zoneinfo.ZoneInfo(zone))
 
 
 _TAGGED: TypeTable[tuple[str, Callable[[Any], Any]] | None] = TypeTable(
@@ -417,9 +415,7 @@ def _is_dataclass(kind: Any) -> bool:
 @functools.lru_cache(maxsize=1024)
 def _fields(kind: Any) -> dict[str, bool]:
     """The fields of a dataclass, and whether its constructor takes them."""
-    import dataclasses
-
-    return {field.name: field.init for field in dataclasses.fields(kind)}
+    return {field.name: field.init for field in lazy.dataclasses.fields(kind)}
 
 
 @functools.lru_cache(maxsize=1024)

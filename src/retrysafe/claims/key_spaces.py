@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
 
+from retrysafe import lazy
 from retrysafe.backends.backend import Backend
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import keys
@@ -45,9 +46,7 @@ def origin_of(made: object) -> Origin:
 
 def _unwrap(made: Any) -> Any:
     """The function below its decorators."""
-    import inspect
-
-    return inspect.unwrap(made) if callable(made) else made
+    return lazy.inspect.unwrap(made) if callable(made) else made
 
 
 def _globals_of(made: object) -> Mapping[str, Any]:

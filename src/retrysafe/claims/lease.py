@@ -42,7 +42,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from retrysafe import runtime
+from retrysafe import lazy, runtime
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.claims import deferred
@@ -121,13 +121,11 @@ class LeaseTerm:
 
     def take_back_stop(self, error: BaseException | None) -> bool:
         """Tell whether the work ended by our cancellation, which is then taken back, as `asyncio.timeout` does."""
-        import asyncio
-
         self.settling = True
         task, self._task = self._task, None
         if not self.lost or task is None:
             return False
-        return task.uncancel() == 0 and error is not None and every(error, asyncio.CancelledError)
+        return task.uncancel() == 0 and error is not None and every(error, lazy.asyncio.CancelledError)
 
 
 _NEVER = float("inf")
@@ -368,11 +366,9 @@ class LoopHeartbeat:
     """Renews on an event loop, by a timer that runs only while something is held."""
 
     def __init__(self, backend: Backend) -> None:
-        import asyncio
-
         self._store = backend.store
         self._connect = backend.apulse
-        self._loop = weakref.ref(asyncio.get_running_loop())
+        self._loop = weakref.ref(lazy.asyncio.get_running_loop())
         self._client: AsyncClient | None = None
         self._schedule = _Schedule()
         self._timer: asyncio.Handle | None = None
@@ -387,11 +383,9 @@ class LoopHeartbeat:
 
     def carry(self, outcome: Deferred) -> None:
         """Try to settle an outcome that the store has not taken, until the lease ends."""
-        import asyncio
-
         self._outcomes.add(outcome)
         if self._settling is None or self._settling.done():
-            self._settling = asyncio.get_running_loop().create_task(self._settle(), name="retrysafe-settler")
+            self._settling = lazy.asyncio.get_running_loop().create_task(self._settle(), name="retrysafe-settler")
             # an outcome that is put off when asyncio.run has cancelled all tasks is given up with the loop
             self._settling._log_destroy_pending = False  # type: ignore[attr-defined]
 
@@ -411,17 +405,15 @@ class LoopHeartbeat:
 
     async def aclose(self) -> None:
         """Stop the timer and close its connections, after trying deferred outcomes once more."""
-        import asyncio
-
         if self._settling is not None:
             self._settling.cancel()
-            await asyncio.wait((self._settling,))
+            await lazy.asyncio.wait((self._settling,))
         await self._try_last()  # a task that was cancelled before it began has tried nothing
         self._schedule.close()
         if self._timer is not None:
             self._timer.cancel()
         if self._beating is not None:
-            await asyncio.wait((self._beating,))
+            await lazy.asyncio.wait((self._beating,))
         await self._close_client()
 
     def abandon(self) -> None:
@@ -469,14 +461,12 @@ class LoopHeartbeat:
 
     async def _renewal(self, due: list[Ownership]) -> tuple[set[Ownership], Exception | None]:
         """The leases that were kept, and why others may not have been; all are asked for at once."""
-        import asyncio
-
         client = self._client = self._client or self._connect()
         asked = [
-            asyncio.ensure_future(arun(program, client, patience=_patience(due)))
+            lazy.asyncio.ensure_future(arun(program, client, patience=_patience(due)))
             for program in renewals(self._store, due)
         ]
-        done, late = await asyncio.wait(asked, timeout=min(held.clocks.lease for held in due) / 1e6 / PER_LEASE)
+        done, late = await lazy.asyncio.wait(asked, timeout=min(held.clocks.lease for held in due) / 1e6 / PER_LEASE)
         kept: set[Ownership] = set()
         failure: Exception | None = None
         for renewal in done:
@@ -491,31 +481,27 @@ class LoopHeartbeat:
 
     def _abandon(self, late: set[asyncio.Task[set[Ownership]]], client: AsyncClient) -> None:
         """Cancel renewals that hang, and close their client, in the background: other leases must not wait for them."""
-        import asyncio
-
         self._client = None
 
         async def end() -> None:
             for renewal in late:
                 renewal.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            await lazy.asyncio.gather(*late, return_exceptions=True)
             with suppress(Exception):
                 await client.aclose()
 
-        ending = asyncio.get_running_loop().create_task(end())
+        ending = lazy.asyncio.get_running_loop().create_task(end())
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
 
     async def _settle(self) -> None:
-        import asyncio
-
         try:
             while self._outcomes:
-                await asyncio.sleep(max(0.0, self._outcomes.due() - clock()))
+                await lazy.asyncio.sleep(max(0.0, self._outcomes.due() - clock()))
                 outcome = self._outcomes.turn()
                 if outcome is not None:
                     await self._try(outcome)
-        except asyncio.CancelledError:
+        except lazy.asyncio.CancelledError:
             await self._try_last()
             if self._beating is None:
                 await self._close_client()
@@ -533,10 +519,8 @@ class LoopHeartbeat:
         return True
 
     async def _try_last(self) -> None:
-        import asyncio
-
         with suppress(TimeoutError):
-            async with asyncio.timeout(deferred.LAST_TRY):
+            async with lazy.asyncio.timeout(deferred.LAST_TRY):
                 for outcome in self._outcomes.last_turns():
                     if not await self._try(outcome):
                         break

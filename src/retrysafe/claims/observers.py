@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from retrysafe import lazy
 from retrysafe.claims.repeats import Repeats
 from retrysafe.protocol import keys
 from retrysafe.protocol.events import Event, Observer, Watch
@@ -33,7 +34,12 @@ _RECEIVED, _PROCESSING, _RETURNED = "IdempotencyKeyReceived", "NewRequestProcess
 _CREATED, _RELAYED = "OutboxMessageCreated", "MessageRelayed"
 
 EVENTS: dict[str, EventSpec] = {
-    "received": EventSpec(DEBUG, "a guarded operation was asked for", ("effects", "store"), _RECEIVED),
+    "received": EventSpec(
+        DEBUG,
+        "a guarded operation was asked for; of HTTP with the request's endpoint",
+        ("effects", "store", "endpoint"),
+        _RECEIVED,
+    ),
     "passed": EventSpec(DEBUG, "there was no key, and the boundary lets such calls pass unguarded"),
     "store_request": EventSpec(
         DEBUG,
@@ -359,9 +365,7 @@ NO_FIELDS: Mapping[str, Any] = {}
 
 def logger() -> logging.Logger:
     """The logger "retrysafe". It has no handler: where logging is not set up, its warnings and errors go to stderr."""
-    import logging
-
-    return logging.getLogger("retrysafe")
+    return lazy.logging.getLogger("retrysafe")
 
 
 _REPEATED = frozenset(
@@ -480,12 +484,15 @@ class Observers:
             except Exception:  # noqa: BLE001 - it is logged, and must not stop the work
                 _log_failure(name)
 
-    def begin(self, request: ClaimRequest, store: str) -> AttemptEvents:
+    def begin(self, request: ClaimRequest, store: str, codec: object = None, annotation: Any = None) -> AttemptEvents:
         """Tell that an attempt begins, and return what tells the rest: a watch stands for the observer that gave it."""
         if not self._takes_details():
             return AttemptEvents(self, request, False)
         boundary, operation, key, attempt = request.boundary, request.operation, request.key, request.attempt
         fields = {"effects": request.effects, "store": store}
+        arrived = getattr(codec, "arrived", None)
+        if arrived is not None:
+            fields |= arrived(annotation)
         told = self
         if self._watching:
             received = Event("received", boundary, operation, keys.redact(key), attempt, fields)

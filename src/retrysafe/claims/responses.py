@@ -163,10 +163,13 @@ class ResponseCodec:
         return StoredResult(b"".join((beginning, head, response.body or b"")), MEDIA_TYPE, VERSION)
 
     def describe(self, value: Any, annotation: Any) -> dict[str, Any]:
-        """The status, and the endpoint of the `Request` that is the annotation: its method and path."""
+        """The status, and the endpoint of the `Request` that is the annotation."""
         response: Response = value
-        request: Any = annotation
-        return {"status": response.status, "endpoint": f"{request.method} {request.path.decode('latin-1')}"}
+        return {"status": response.status, **self.arrived(annotation)}
+
+    def arrived(self, annotation: Any) -> dict[str, str]:
+        """The endpoint of the `Request` that is the annotation: its method and path."""
+        return {"endpoint": f"{annotation.method} {annotation.path.decode('latin-1')}"}
 
     def respond(self, status: int, body: Any, **fields: Any) -> Response:
         """A response that a probe gives."""

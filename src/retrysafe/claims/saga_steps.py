@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from retrysafe.claims import step_programs
+from retrysafe.claims import step_programs as step_programs
 from retrysafe.claims.step import Step
 from retrysafe.claims.step_results import Shelf
 from retrysafe.errors import ConfigurationError, OutcomeUnknown
@@ -29,7 +29,6 @@ from retrysafe.protocol.steps import (
 
 if TYPE_CHECKING:
     from retrysafe.claims.settings import BoundarySettings
-    from retrysafe.claims.step_programs import Program
 
 _OPERATION = "saga"
 
@@ -48,10 +47,9 @@ class SagaStep(Step):
         self.undone = undo
         """True if the step is undone, by this or before it came."""
 
-    def _entering(self) -> Program:
-        yield from self._shelf.make_table(self._joining)
+    def _entering(self) -> Steps[None]:
         row = self._row(StepState.UNDONE if self._undo else StepState.STARTED)
-        met = yield self._put(insert(self._shelf.store, self._shelf.work, row, joined=True))
+        met = yield from insert(self._shelf.store, self._shelf.work, row, joined=True)
         if met is None:
             self._replayed = self._undo
             return
@@ -61,22 +59,22 @@ class SagaStep(Step):
                 raise OutcomeUnknown(f"Step {label(self.at)} was committed in the middle of its work")
             case Act.RUN:
                 row = met._replace(state=StepState.UNDONE)
-                yield self._put(change(self._shelf.store, self._shelf.work, row, StepState.DONE, joined=True))
+                yield from change(self._shelf.store, self._shelf.work, row, StepState.DONE, joined=True)
                 self._result = self._shelf.read(met)
             case _:
                 self._result, self._replayed = self._shelf.read(met), True
 
-    def _leaving(self, error: BaseException | None) -> Program:
+    def _leaving(self, error: BaseException | None) -> Steps[None]:
         if self._replayed or self._undo:
             return
         error = error or self._failure
         store, work = self._shelf.store, self._shelf.work
         if error is None:
             row = self._row(StepState.DONE)._replace(result=self._shelf.keep(self.at, self._result))
-            yield self._put(change(store, work, row, StepState.STARTED, joined=True))
+            yield from change(store, work, row, StepState.STARTED, joined=True)
             return
         with suppress(Exception):  # the transaction may be broken by the error, and is to be rolled back
-            yield self._put(ask(store.drop(work, self.at)))
+            yield from ask(store.drop(work, self.at))
         if error is self._failure:
             raise error
 
@@ -94,22 +92,19 @@ def saga_step(settings: BoundarySettings, saga: Key, name: str, tx: Any, *, undo
     return SagaStep(Shelf(settings, work, tenant, _OPERATION), place_of(name), tx, undo=undo)
 
 
-def signal(settings: BoundarySettings, key: Key, name: str, value: Any, operation: str, scope: str | None) -> Program:
+def signal(
+    settings: BoundarySettings, key: Key, name: str, value: Any, operation: str, scope: str | None
+) -> Steps[bool]:
     """Write down a signal for the work of a key; False if it has one of this name, or there is no such work."""
     tenant = settings.scope_of(scope)
     found = keys.lookup(settings.secret, settings.name, tenant, operation, keys.parse(key))
-    record = yield step_programs.Put(ask(settings.backend.store.read(found), again=True))
+    record = yield from ask(settings.backend.store.read(found), again=True)
     if record is None:
         return False
     shelf = Shelf(settings, Work(found, record.created, settings.clocks.memory, None), tenant, operation)
     at = At(f"{SIGNAL}{place_of(name).name}")
     row = StepRow(at, StepState.DONE, -1, result=shelf.keep(at, value))
-    yield from shelf.make_table()
-    return (yield step_programs.Put(_signal(shelf, row)))
-
-
-def _signal(shelf: Shelf, row: StepRow) -> Steps[bool]:
     if (yield from ask(shelf.store.signal(shelf.work, row), again=True)):
         return True
-    kept, _ = yield from ask(shelf.store.find(shelf.work, row.at))
+    kept, _ = yield from ask(shelf.store.find(shelf.work, at))
     return kept is not None and kept.result == row.result  # the reply was lost

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from retrysafe.backends.joining import join
 from retrysafe.claims.context import ClaimContext
 from retrysafe.claims.outcome import is_permanent
-from retrysafe.claims.step_programs import Call, Put, Retreat, aperform, perform, refuse_awaitable
+from retrysafe.claims.step_programs import Retreat, aperform, call, perform, refuse_awaitable
 from retrysafe.errors import ConfigurationError, KeyReused, LeaseLost
 from retrysafe.protocol import fingerprint, keys
 from retrysafe.protocol.fingerprint import UNCHECKED, Fingerprint
@@ -20,7 +20,6 @@ from retrysafe.protocol.steps import MEETS, Act, Aim, At, StepRow, StepState, ch
 
 if TYPE_CHECKING:
     from retrysafe.claims.step_course import Course
-    from retrysafe.claims.step_programs import Program
     from retrysafe.claims.step_results import Shelf
 
 
@@ -124,7 +123,7 @@ class Step:
     # ------------------------------------------------------------ entering and leaving
 
     def __enter__(self) -> Step:
-        perform(self._backend, self._entering())
+        perform(self._backend, self._entering(), self._joining)
         self._context = ClaimContext(self, self._transaction)
         return self
 
@@ -132,10 +131,10 @@ class Step:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._context is not None and self._context.leave():
-            perform(self._backend, self._leaving(error))
+            perform(self._backend, self._leaving(error), self._joining)
 
     async def __aenter__(self) -> Step:
-        await aperform(self._backend, self._entering())
+        await aperform(self._backend, self._entering(), self._joining)
         self._context = ClaimContext(self, self._transaction)
         return self
 
@@ -143,16 +142,13 @@ class Step:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._context is not None and self._context.leave():
-            await aperform(self._backend, self._leaving(error))
+            await aperform(self._backend, self._leaving(error), self._joining)
 
-    def _entering(self) -> Program:
+    def _entering(self) -> Steps[None]:
         raise NotImplementedError
 
-    def _leaving(self, error: BaseException | None) -> Program:
+    def _leaving(self, error: BaseException | None) -> Steps[None]:
         raise NotImplementedError
-
-    def _put(self, steps: Steps[Any]) -> Put:
-        return Put(steps, self._joining)
 
 
 class StepOfClaim(Step):
@@ -187,6 +183,16 @@ class StepOfClaim(Step):
         """Raise `LeaseLost` unless this attempt certainly still holds its key."""
         self.course.claim.ensure_held()
 
+    async def __aenter__(self) -> Step:
+        try:
+            return await super().__aenter__()
+        except Exception:
+            raise
+        except BaseException:  # cancelled: if it was written, nothing has been done
+            if self._started:
+                await aperform(self._backend, ask(self._shelf.store.drop(self._shelf.work, self.at)), self._joining)
+            raise
+
     def call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Call the function in the step."""
         with self:
@@ -201,10 +207,10 @@ class StepOfClaim(Step):
                 self._result = await function(*args)
         return self._result
 
-    def _entering(self) -> Program:
+    def _entering(self) -> Steps[None]:
         course = self.course
         course.refuse_inside(self.at)
-        yield from course.load(self.at, self._joining)
+        yield from course.load(self.at)
         row = course.ask(self.at, new=self._new)
         self._place = course.places[self.at.name]
         if self.undo is not None:
@@ -230,29 +236,26 @@ class StepOfClaim(Step):
         self._result, self._replayed = self._shelf.read(row, self.annotation), True
         self.course.tell("step_replayed", self.at)
 
-    def _start(self) -> Program:
+    def _start(self) -> Steps[None]:
         """Write the row before the work: so that a crash leaves a doubt, or that no work is done in vain."""
         try:
             row = self._row(StepState.STARTED)
-            met = yield self._put(insert(self._shelf.store, self._shelf.work, row, joined=self._tx is not None))
+            self._started = True
+            met = yield from insert(self._shelf.store, self._shelf.work, row, joined=self._tx is not None)
         except Exception:
             self.course.forget(self.at)
             raise
-        except BaseException:  # cancelled, when it was written: nothing has been done
-            yield self._put(ask(self._shelf.store.drop(self._shelf.work, self.at)))
-            raise
         if met is not None:
             raise LeaseLost(f"Step {label(self.at)}: another attempt has written it.")
-        self._started = True
 
-    def _ask_probe(self) -> Program:
+    def _ask_probe(self) -> Steps[None]:
         """Settle a step that may have happened."""
         if self._probe is None:
             raise self.course.doubt(
                 self.at, f"Step {label(self.at)} was begun by an attempt that did not end it, and has no probe= to ask"
             )
         try:
-            yield Call(self, self._probe, (self,))
+            yield from call(self, self._probe, self)
         except Exception as error:
             raise self.course.doubt(self.at, f"The probe of step {label(self.at)} failed: {error!r}") from error
         self._started = True
@@ -265,15 +268,15 @@ class StepOfClaim(Step):
                 self.at, f"The probe of step {label(self.at)} could not determine the outcome either"
             )
         row = self._row(StepState.STARTED)
-        yield self._put(change(self._shelf.store, self._shelf.work, row, StepState.STARTED))
+        yield from change(self._shelf.store, self._shelf.work, row, StepState.STARTED)
         if self._failure is not None:
             yield from self._leaving(None)
         self._result, self._not_executed = None, False
         if self.course.aim is Aim.REDO:
-            yield self._put(ask(self._shelf.store.drop(self._shelf.work, self.at)))
+            yield from ask(self._shelf.store.drop(self._shelf.work, self.at))
             raise Retreat
 
-    def _leaving(self, error: BaseException | None) -> Program:
+    def _leaving(self, error: BaseException | None) -> Steps[None]:
         course = self.course
         if self._replayed:
             return
@@ -289,10 +292,10 @@ class StepOfClaim(Step):
         store, work = self._shelf.store, self._shelf.work
         try:
             if self._started:
-                yield self._put(change(store, work, row, StepState.STARTED, joined=self._tx is not None))
+                yield from change(store, work, row, StepState.STARTED, joined=self._tx is not None)
                 met = None
             else:
-                met = yield self._put(insert(store, work, row, joined=self._tx is not None))
+                met = yield from insert(store, work, row, joined=self._tx is not None)
         except Exception:
             course.forget(self.at)
             raise
@@ -306,14 +309,14 @@ class StepOfClaim(Step):
         if self._tx is not None:
             course.unsure.add(self.at)
 
-    def _fail(self, error: BaseException) -> Program:
+    def _fail(self, error: BaseException) -> Steps[None]:
         course = self.course
         course.asked.discard(self.at)
         if not (self._not_executed or self._tx is not None or is_permanent(error, self._shelf.settings)):
             course.broken.add(self.at)
         elif self._started:
             with suppress(Exception):  # the transaction may be broken by the error
-                yield self._put(ask(self._shelf.store.drop(self._shelf.work, self.at)))
+                yield from ask(self._shelf.store.drop(self._shelf.work, self.at))
 
     def _check_input(self, stored: bytes) -> None:
         if self._given is None or not stored or self._print == stored:

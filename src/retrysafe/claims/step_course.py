@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from retrysafe.claims.context import enclosing
-from retrysafe.claims.step_programs import Put
 from retrysafe.claims.step_results import Shelf
 from retrysafe.errors import ConfigurationError, OutcomeUnknown
 from retrysafe.protocol.steps import DECISION, Aim, At, StepRow, Work, label, read
 
 if TYPE_CHECKING:
-    from retrysafe.backends.spec import Joining
-    from retrysafe.claims.step_programs import Program
     from retrysafe.protocol.procedures import Won
     from retrysafe.protocol.records import ClaimRequest
+    from retrysafe.protocol.requests import Steps
 
 
 class Course:
@@ -102,13 +100,11 @@ class Course:
                 "put them one after the other."
             )
 
-    def load(self, at: At = DECISION, joining: Joining | None = None) -> Program:
+    def load(self, at: At = DECISION) -> Steps[None]:
         """Read the rows of earlier attempts, once; and again for a step whose transaction may have been committed."""
-        yield from self.shelf.make_table(joining)
         if self._loaded and at not in self.unsure:
             return
-        rows = yield Put(read(self.shelf.store, self.shelf.work), joining)
-        self.rows = {row.at: row for row in rows}
+        self.rows = {row.at: row for row in (yield from read(self.shelf.store, self.shelf.work))}
         self.unsure.discard(at)
         self.asked.discard(at)
         self._loaded = True

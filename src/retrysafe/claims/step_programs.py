@@ -1,27 +1,21 @@
-"""Programs of steps, for a sync and an async driver: they ask for writes and for calls of the user's functions."""
+"""Drivers of the programs of steps, which ask the store, or the caller's transaction, and call the user's functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from retrysafe import lazy
 from retrysafe.backends.driver import arun, run
 from retrysafe.cancellation import run_to_completion
 from retrysafe.claims.context import ClaimContext
 from retrysafe.errors import ConfigurationError
-from retrysafe.protocol.requests import Steps
+from retrysafe.protocol.requests import Ask, Steps
 
 if TYPE_CHECKING:
     from retrysafe.backends.backend import Backend
     from retrysafe.backends.spec import Joining
     from retrysafe.claims.context import Enclosing
-
-
-class Put(NamedTuple):
-    """Asks to the store, or in the caller's transaction; None: make the table of a file, on a connection of our own."""
-
-    steps: Steps[Any] | None
-    joining: Joining | None = None
 
 
 class Call(NamedTuple):
@@ -32,79 +26,76 @@ class Call(NamedTuple):
     args: tuple[Any, ...]
 
 
-Program = Generator[Put | Call, Any, Any]
-
-
 class Retreat(BaseException):
     """Ends the work of a run that goes back, once it has come to a step that was not done."""
 
 
-def perform(backend: Backend, program: Program) -> Any:
-    """Drive a program in sync code."""
-    try:
-        asked = next(program)
-        while True:
-            try:
-                answer = _answer_to(backend, asked)
-            except BaseException as error:  # noqa: BLE001 - the program decides
-                asked = program.throw(error)
-            else:
-                asked = program.send(answer)
-    except StopIteration as stop:
-        return stop.value
+def call(step: Enclosing, function: Callable[..., Any], *args: Any) -> Steps[Any]:
+    """Call a function of the user's, whose errors are no answers of the store, to be asked again."""
+    value, error = yield Ask(Call(step, function, args), _as_it_is)
+    if error is not None:
+        raise error
+    return value
 
 
-def _answer_to(backend: Backend, asked: Put | Call) -> Any:
-    if isinstance(asked, Call):
-        with _Inside(asked.step):
-            return refuse_awaitable(asked.function(*asked.args))
-    steps, joining = asked
-    if steps is None:
-        return backend.tables.provide("steps")
+def perform(backend: Backend, program: Steps[Any], joining: Joining | None = None) -> Any:
+    """Drive a program in sync code; makes the table of a file at its first use."""
     if joining is None:
-        return run(steps, backend.client())
-    if joining.execute is None:
+        if _lacks_table(backend):
+            backend.tables.provide("steps")
+        client: Any = backend.client()
+    elif joining.execute is None:
         raise ConfigurationError("tx= belongs to async code: write 'async with', or give a coroutine function.")
-    backend.check(joining.execute, joining.place)
-    return run(steps, joining.execute)
+    else:
+        client = joining.execute
+        backend.check(client, joining.place)
+        if _lacks_table(backend):  # it holds the file's one lock
+            run(backend.tables.providing("steps"), client)
 
-
-async def aperform(backend: Backend, program: Program) -> Any:
-    """Drive a program in async code; each request to its end, even if the caller is cancelled."""
-    try:
-        asked = next(program)
-        while True:
+    def execute(request: Any) -> Any:
+        if request.__class__ is not Call:
+            return client(request)
+        with _Inside(request.step):
             try:
-                answer = await _aanswer_to(backend, asked)
-            except BaseException as error:  # noqa: BLE001 - the program decides
-                asked = program.throw(error)
-            else:
-                asked = program.send(answer)
-    except StopIteration as stop:
-        return stop.value
+                return refuse_awaitable(request.function(*request.args)), None
+            except Exception as error:  # noqa: BLE001 - the program decides
+                return None, error
+
+    return run(program, execute)
 
 
-async def _aanswer_to(backend: Backend, asked: Put | Call) -> Any:
-    if isinstance(asked, Call):
-        with _Inside(asked.step):
-            answer = asked.function(*asked.args)
-            return await answer if hasattr(answer, "__await__") else answer
-    steps, joining = asked
-    if steps is None:
-        import asyncio
-
-        return await asyncio.to_thread(backend.tables.provide, "steps")  # it may wait for writers of the file
+async def aperform(backend: Backend, program: Steps[Any], joining: Joining | None = None) -> Any:
+    """`perform` for async code; each request comes to its end, even if the caller is cancelled."""
     if joining is None:
-        execute: Any = backend.aclient()
+        if _lacks_table(backend):
+            await lazy.asyncio.to_thread(backend.tables.provide, "steps")  # it may wait for writers of the file
+        client: Any = backend.aclient()
     elif joining.aexecute is None:
         raise ConfigurationError("tx= belongs to sync code: write 'with', or give a plain function.")
     else:
-        execute = joining.aexecute
-        await backend.acheck(execute, joining.place)
-    answer, cancelled = await run_to_completion(arun(steps, execute))
-    if cancelled is not None:
-        raise cancelled
-    return answer
+        client = joining.aexecute
+        await backend.acheck(client, joining.place)
+        if _lacks_table(backend):
+            await arun(backend.tables.providing("steps"), client)
+
+    async def execute(request: Any) -> Any:
+        if request.__class__ is not Call:
+            answer, cancelled = await run_to_completion(client(request))
+            if cancelled is not None:
+                raise cancelled
+            return answer
+        with _Inside(request.step):
+            try:
+                value = request.function(*request.args)
+                return await value if hasattr(value, "__await__") else value, None
+            except Exception as error:  # noqa: BLE001 - the program decides
+                return None, error
+
+    return await arun(program, execute)
+
+
+def _lacks_table(backend: Backend) -> bool:
+    return backend.kind == "sqlite" and not backend.tables.are_provided("steps")
 
 
 def refuse_awaitable(value: Any) -> Any:
@@ -130,3 +121,7 @@ class _Inside:
 
     def __exit__(self, *_: object) -> None:
         self._context.leave()
+
+
+def _as_it_is(answer: Any) -> Any:
+    return answer

@@ -1,4 +1,4 @@
-"""The results of steps as they stand in their rows, and the table of the rows."""
+"""The results of steps as they stand in their rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from retrysafe.backends.steps import steps_of
 from retrysafe.claims.codec import Codec, JSONCodec
 from retrysafe.claims.outcome import decode_result, encode_result
 from retrysafe.claims.sealing import Bound, seal, unseal
-from retrysafe.claims.step_programs import Put
 from retrysafe.protocol.records import StoredResult
 from retrysafe.protocol.steps import (
     At,
@@ -17,9 +16,7 @@ from retrysafe.protocol.steps import (
 )
 
 if TYPE_CHECKING:
-    from retrysafe.backends.spec import Joining
     from retrysafe.claims.settings import BoundarySettings
-    from retrysafe.claims.step_programs import Program
 
 
 class Shelf:
@@ -54,9 +51,3 @@ class Shelf:
 
     def _bound(self, at: At) -> Bound:
         return Bound.of_step(self.settings.name, self._scope, self.operation, self.work, at)
-
-    def make_table(self, joining: Joining | None = None) -> Program:
-        """Make the table of a file at its first use: in the caller's transaction, if that holds the file's one lock."""
-        backend = self.settings.backend
-        if backend.kind == "sqlite" and not (tables := backend.tables).are_provided("steps"):
-            yield Put(None) if joining is None else Put(tables.providing("steps"), joining)

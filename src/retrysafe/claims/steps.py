@@ -2,8 +2,8 @@
 
 `ClaimSteps` has what an attempt knows of its steps: the rows of earlier attempts, read once and only if there were any,
 the steps that it has asked for, and the compensations that it has registered. `Step` is one of them, with the words of
-a claim. What either does is a program over two requests, which a sync and an async driver perform: `Put`, asks to the
-store or in the caller's transaction, and `Call`, a function of the user's. The rules are in
+a claim. What either does is a program, which the driver of its colour performs: it asks the store, or in the caller's
+transaction, and calls functions of the user's. The rules are in
 `retrysafe.protocol.steps.MEETS`.
 
 How a run goes back
@@ -20,7 +20,9 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
+from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
 
 from retrysafe.cancellation import run_to_completion
 from retrysafe.claims.codec import decode_failure
@@ -29,13 +31,13 @@ from retrysafe.claims.lease import clock
 from retrysafe.claims.outcome import encode_error, is_permanent
 from retrysafe.claims.step import Compensation, StepOfClaim, StepOptions
 from retrysafe.claims.step_course import Course
-from retrysafe.claims.step_programs import Call, Put, Retreat, aperform, perform
+from retrysafe.claims.step_programs import Retreat, aperform, call, perform
 from retrysafe.errors import ConfigurationError, LeaseLost, OutcomeUnknown, Postponed, StoredFailure
 from retrysafe.protocol.canonical import NotCanonical
 from retrysafe.protocol.durations import micros, seconds
 from retrysafe.protocol.exception_groups import leaves
 from retrysafe.protocol.fingerprint import Fields, Fingerprint
-from retrysafe.protocol.requests import ask
+from retrysafe.protocol.requests import Steps, ask
 from retrysafe.protocol.steps import (
     DECISION,
     MEETS,
@@ -52,10 +54,6 @@ from retrysafe.protocol.steps import (
 )
 
 if TYPE_CHECKING:
-    from random import Random
-    from uuid import UUID
-
-    from retrysafe.claims.step_programs import Program
     from retrysafe.protocol.records import Duration
 
 
@@ -96,15 +94,24 @@ class ClaimSteps(Course):
     def end(self, error: BaseException | None) -> BaseException | None:
         """Compensate if the work goes back; return the error with which it ends."""
         if self._begins_to_end():
-            error = self.run(self._ending(error))
+            try:
+                error = self.run(self._ending(error))
+            except BaseException as failure:  # noqa: BLE001 - with it the attempt ends
+                error = failure
         return error
 
     async def aend(self, error: BaseException | None) -> BaseException | None:
         """`end` for async code; compensations come to their end even if the caller is cancelled."""
         if not self._begins_to_end():
             return error
-        ended: BaseException | None
-        ended, self._cancelled = await run_to_completion(self.arun(self._ending(error)))
+        ended, self._cancelled = await run_to_completion(self._aend(error))
+        return ended
+
+    async def _aend(self, error: BaseException | None) -> BaseException | None:
+        try:
+            ended: BaseException | None = await self.arun(self._ending(error))
+        except BaseException as failure:  # noqa: BLE001 - with it the attempt ends
+            ended = failure
         return ended
 
     _cancelled: BaseException | None = None
@@ -132,25 +139,22 @@ class ClaimSteps(Course):
         if self._cancelled is not None:
             raise self._cancelled
 
-    def _concluding(self) -> Program:
+    def _concluding(self) -> Steps[Any]:
         if self.rows or self.asked:
             for request in self.shelf.store.conclude(self.shelf.work):
-                yield Put(ask(request))
+                yield from ask(request)
 
-    def _ending(self, error: BaseException | None) -> Program:
-        try:
-            if self._is_doubt(error):
-                self.claim.committed()
-                return error
-            yield from self.load()
-            goes_back = DECISION in self.rows or self._decides(error)
-            if not goes_back or isinstance(error, _ELSEWHERE):
-                return error
-            if error is not None and not isinstance(error, Exception | Retreat):
-                return error  # the attempt is ended from outside; the next one goes back
-            return (yield from self._going_back(error))
-        except BaseException as failure:  # noqa: BLE001 - with it the attempt ends
-            return failure
+    def _ending(self, error: BaseException | None) -> Steps[Any]:
+        if self._is_doubt(error):
+            self.claim.committed()
+            return error
+        yield from self.load()
+        goes_back = DECISION in self.rows or self._decides(error)
+        if not goes_back or isinstance(error, _ELSEWHERE):
+            return error
+        if error is not None and not isinstance(error, Exception | Retreat):
+            return error  # the attempt is ended from outside; the next one goes back
+        return (yield from self._going_back(error))
 
     def _is_doubt(self, error: BaseException | None) -> bool:
         return self._doubt is not None and error is not None and any(leaf is self._doubt for leaf in leaves(error))
@@ -160,14 +164,14 @@ class ClaimSteps(Course):
         undoable = bool(self.undos) or any(row.undoable for row in self.rows.values())
         return undoable and (declared or (error is not None and is_permanent(error, self.settings)))
 
-    def _going_back(self, error: BaseException | None) -> Program:
+    def _going_back(self, error: BaseException | None) -> Steps[Any]:
         decided = self.rows.get(DECISION)
         if decided is None:
             reason = self.claim._signals.failure or error
             assert reason is not None
             stored = self.shelf.seal(DECISION, encode_error(reason, self.settings.largest_result))
             row = StepRow(DECISION, StepState.DONE, _NO_PLACE, result=stored, token=self.shelf.work.token)
-            yield Put(insert(self.shelf.store, self.shelf.work, row))
+            yield from insert(self.shelf.store, self.shelf.work, row)
         forgotten = [row.at for row in self.rows.values() if row.undoable and row.state is not StepState.UNDONE]
         forgotten = [at for at in forgotten if at not in self.undos]
         try:
@@ -189,14 +193,14 @@ class ClaimSteps(Course):
         self.claim.fail(type(kind, (Exception,), {"data": data})(message))
         return self.claim._sign(StoredFailure(kind, message, data))
 
-    def _undo(self, step: StepOfClaim) -> Program:
+    def _undo(self, step: StepOfClaim) -> Steps[Any]:
         at, row = step.at, self.rows.get(step.at)
         if at in self.unsure:
             yield from self.load(at)
             row = self.rows.get(at)
         store, work = self.shelf.store, self.shelf.work
         if row is None and at not in self.broken:
-            row = yield Put(insert(store, work, StepRow(at, StepState.UNDONE, step._place, undoable=True)))
+            row = yield from insert(store, work, StepRow(at, StepState.UNDONE, step._place, undoable=True))
             if row is None:
                 return
         match MEETS[StepState.STARTED if row is None else row.state, Aim.UNDO]:
@@ -207,25 +211,25 @@ class ClaimSteps(Course):
                 self.claim.ensure_held()
                 assert step.undo is not None
                 try:
-                    yield Call(Compensation(self, at, {}, None), step.undo, (self.shelf.read(row, step.annotation),))
+                    yield from call(Compensation(self, at, {}, None), step.undo, self.shelf.read(row, step.annotation))
                 except LeaseLost:
                     raise
                 except Exception as error:
                     raise self.doubt(at, f"Step {label(at)} could not be undone: {error!r}") from error
-                yield Put(change(store, work, row._replace(state=StepState.UNDONE), StepState.DONE))
+                yield from change(store, work, row._replace(state=StepState.UNDONE), StepState.DONE)
                 self.tell("step_undone", at)
 
     # ------------------------------------------------------------ waiting
 
-    def run(self, program: Program) -> Any:
+    def run(self, program: Steps[Any]) -> Any:
         """Drive a program in sync code."""
         return perform(self.settings.backend, program)
 
-    async def arun(self, program: Program) -> Any:
+    async def arun(self, program: Steps[Any]) -> Any:
         """`run` for async code."""
         return await aperform(self.settings.backend, program)
 
-    def sleep(self, name: str, duration: Duration) -> Program:
+    def sleep(self, name: str, duration: Duration) -> Steps[Any]:
         """Raise `Postponed` until the time has come."""
         length, at = micros(duration, "sleep"), place_of(name)
         if length >= self.settings.clocks.window:
@@ -240,20 +244,20 @@ class ClaimSteps(Course):
                 raise Retreat
             due = self._store_time() + length
             row = StepRow(at, StepState.DONE, self.places[name], result=self.shelf.keep(at, due))
-            met = yield Put(insert(self.shelf.store, self.shelf.work, row))
+            met = yield from insert(self.shelf.store, self.shelf.work, row)
             self.rows[at] = row = met or row
         left = self.shelf.read(row) - self._store_time()
         if left > 0 and self.aim is Aim.DO:
             raise Postponed(f"The work sleeps: {name}.", retry_after=left / 1e6)
 
-    def wait_for(self, name: str, retry_after: Duration) -> Program:
+    def wait_for(self, name: str, retry_after: Duration) -> Steps[Any]:
         """The value of a signal."""
         pause, at = seconds(retry_after, "retry_after"), At(f"{SIGNAL}{place_of(name).name}")
         self.refuse_inside(at)
         yield from self.load()
         row = self.rows.get(at)
         if row is None:
-            row, _ = yield Put(ask(self.shelf.store.find(self.shelf.work, at), again=True))
+            row, _ = yield from ask(self.shelf.store.find(self.shelf.work, at), again=True)
         if row is not None:
             self.rows[at] = row
             return self.shelf.read(row)
@@ -274,14 +278,10 @@ class ClaimSteps(Course):
 
     def uuid(self, name: str) -> UUID:
         """A UUID by name."""
-        from uuid import UUID  # brings platform
-
         return UUID(self.claim.key_for(f"uuid {name}"))
 
     def random(self, name: str) -> Random:
         """A source of random numbers by name."""
-        from random import Random
-
         return Random(self.claim.key_for(f"random {name}"))
 
     def ordered(self, items: Iterable[Item], key: Callable[[Item], Any]) -> list[Item]:

@@ -12,7 +12,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -179,7 +179,7 @@ def _resume(client: Any, journal: Journal, origin: str | None, tell: Callable[[R
         from retrysafe.http.client import httpx as over_httpx
 
         if hasattr(client, "aclose"):
-            asyncio.run(_aresume(client, journal, origin, tell))
+            asyncio.run(_tell_each(client, over_httpx.aresume(client, journal, origin=origin), tell))
             return
         with closing(client):
             for one in over_httpx.resume(client, journal, origin=origin):
@@ -194,11 +194,9 @@ def _resume(client: Any, journal: Journal, origin: str | None, tell: Callable[[R
         raise ConfigurationError(f"--client gave {client!r}, which is neither an httpx client nor a requests session.")
 
 
-async def _aresume(client: Any, journal: Journal, origin: str | None, tell: Callable[[Resumed], None]) -> None:
-    from retrysafe.http.client import httpx as over_httpx
-
+async def _tell_each(client: Any, outcomes: AsyncIterator[Resumed], tell: Callable[[Resumed], None]) -> None:
     async with client:
-        async for one in over_httpx.aresume(client, journal, origin=origin):
+        async for one in outcomes:
             tell(one)
 
 

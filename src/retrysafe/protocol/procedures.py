@@ -43,7 +43,7 @@ rolled everything back, so that a repeated request would be written without the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.decisions import Decision, decide
@@ -66,10 +66,8 @@ from retrysafe.protocol.records import (
 )
 from retrysafe.protocol.requests import Ask, Steps, ask
 from retrysafe.protocol.retry_table import in_doubt
+from retrysafe.protocol.store import BatchStore, CountingStore, OperableStore, Store, TransactionalStore
 from retrysafe.protocol.transitions import RULES, Transition
-
-if TYPE_CHECKING:
-    from retrysafe.protocol.store import BatchStore, OperableStore, Store, TransactionalStore
 
 # ---------------------------------------------------------------- claiming a key
 
@@ -367,8 +365,6 @@ def page(store: OperableStore, wanted: Filter, cursor: str | None, limit: int = 
 
 def count(store: OperableStore, wanted: Filter, most: int) -> Steps[Count]:
     """Count the selected records among the first ``most`` that the store looks at; where it cannot, by reading them."""
-    from retrysafe.protocol.store import CountingStore
-
     if isinstance(store, CountingStore):
         total, capped = 0, False
         for request in store.count_selected(wanted, most):

@@ -6,27 +6,21 @@ nothing may be found.
 
 from __future__ import annotations
 
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
+from retrysafe.backends.registry import specs
+from retrysafe.messaging.brokers import registry
 from retrysafe.messaging.inbox.operator import Consuming
 from retrysafe.messaging.needs import Messages
 from retrysafe.messaging.relay.procedures import OutboxStatus
 from retrysafe.protocol.messages import Backlog
 from tests.doctor.setups import (
     application,
-    dynamodb,
-    kafka,
-    mongodb,
-    mqtt,
     mysql,
-    nats,
     postgresql,
-    pubsub,
-    rabbitmq,
-    redis,
-    servicebus,
     sqlite,
-    sqs,
     windows,
 )
 from tests.doctor.setups.form import Setup
@@ -34,20 +28,23 @@ from tests.doctor.setups.sound import SOUND
 
 __all__ = ["BROKEN", "SOUND", "UNMADE"]
 
+_BROKERS = {
+    spec.title: import_module(f"{__name__}.{spec.name}")
+    for spec in registry.specs()
+    if spec.checks and spec.extra != "redis"
+}
+
+OF_STORES = [
+    (spec, import_module(f"{__name__}.{spec.name}")) for spec in specs() if find_spec(f"{__name__}.{spec.name}")
+]
+"""The stores that have a module of their own here."""
+
 BROKEN: dict[str, tuple[Setup, ...]] = {
     "PostgreSQL": postgresql.BROKEN,
     "MySQL and MariaDB": mysql.BROKEN,
     "SQLite, and whatever the store": sqlite.BROKEN,
-    "Redis": redis.BROKEN,
-    "DynamoDB": dynamodb.BROKEN,
-    "MongoDB": mongodb.BROKEN,
-    "RabbitMQ": rabbitmq.BROKEN,
-    "Kafka": kafka.BROKEN,
-    "NATS": nats.BROKEN,
-    "SQS and SNS": sqs.BROKEN,
-    "Pub/Sub": pubsub.BROKEN,
-    "Azure Service Bus": servicebus.BROKEN,
-    "MQTT": mqtt.BROKEN,
+    **{spec.title: setups.BROKEN for spec, setups in OF_STORES},
+    **{title: module.BROKEN for title, module in _BROKERS.items()},
     "Inboxes beside brokers": windows.BROKEN,
     "Applications": application.BROKEN,
 }
@@ -55,22 +52,12 @@ BROKEN: dict[str, tuple[Setup, ...]] = {
 _STATUS = OutboxStatus([Backlog("orders", 5, 90.0, 5, 90.0, paused=False)], [], [], dead=1, kept=0)
 
 UNMADE: dict[str, dict[str, Any]] = {
+    **{check: facts for module in _BROKERS.values() for check, facts in getattr(module, "UNMADE", {}).items()},
     "mysql-version": {"findings": [("refuse", "version", "The server is MySQL 8.0.18.")]},
     "postgresql-held-cleanup": {"holders": [("session 7 of report in shop (psql, idle in transaction)", 90)]},
     "sqlite-network-file-system": {"file": "/mnt/shop.db", "mounts": "server:/shop /mnt nfs4 rw 0 0\n"},
-    "kafka-permission": {"unread": {"orders": "Topic authorization failed."}},
-    "rabbitmq-permission": {"differing": {"orders": "refused"}},
-    "dynamodb-permission": {"findings": [("warn", "table", "The permission is missing.")]},
-    "dynamodb-replicas": {"findings": [("refuse", "global table", "Replicas in eu-west-1.")]},
-    "dynamodb-clock": {"findings": [("warn", "clock", "The answers carry no Date.")]},
-    "mongodb-replica-set": {"findings": [("warn", "replica set", "The server is no replica set.")]},
-    "kafka-in-sync": {
-        "settings": {"orders": {"min.insync.replicas": "1"}},
-        "replicas": {"orders": 3},
-    },
+    **{check: facts for _, setups in OF_STORES for check, facts in setups.UNMADE.items()},
     "outbox-stalled": {"messages": Messages(_STATUS, [])},
     "dead-letters": {"messages": Messages(_STATUS, [Consuming("orders", "stock", 2, 2, 90.0)])},
-    "mqtt-session": {"kept": 3600},
-    "mqtt-password": {"secret": True, "tls": False, "local": False},
 }
 """Checks whose set-up would need a service, a version or a network that tests lack, with facts that fail them."""

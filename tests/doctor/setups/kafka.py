@@ -46,3 +46,7 @@ BROKEN = (
     ),
     _declared("kafka-retention", WARNING, "Messages outlive every window.", "retention.ms=-1"),
 )
+UNMADE = {
+    "kafka-permission": {"unread": {"orders": "Topic authorization failed."}},
+    "kafka-in-sync": {"settings": {"orders": {"min.insync.replicas": "1", "replicas": 3}}},
+}

@@ -71,3 +71,7 @@ BROKEN = (
     _started("mqtt-qos", ERROR, "The broker acknowledges nothing.", "max_qos 0"),
     _started("mqtt-retain", ERROR, "Consumers cannot tell each other of their session.", "retain_available false"),
 )
+UNMADE = {
+    "mqtt-session": {"kept": 3600},
+    "mqtt-password": {"open": True},
+}

@@ -110,3 +110,6 @@ BROKEN = (
         arguments={"x-queue-type": "quorum"},
     ),
 )
+UNMADE = {
+    "rabbitmq-permission": {"differing": {"orders": "refused"}},
+}

@@ -9,17 +9,18 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from retrysafe.messaging.brokers.registry import BROKERS
-from tests.messaging.harnesses import sqs
 from tests.messaging.harnesses.base import Harness
 from tests.versions import and_on_other_versions, variable_of
 
-_MADE = [importlib.import_module(f"{__name__}.{name}").HARNESS for name in ("memory", *BROKERS, "webhook")]
-_MADE.insert(-1, sqs.FANOUT)  # two services, one folder
-HARNESSES: dict[str, Harness] = {harness.name: harness for harness in _MADE}
+_MODULES = {name: importlib.import_module(f"{__name__}.{name}") for name in ("memory", *BROKERS, "webhook")}
+BY_FOLDER = {
+    name: [one for one in vars(module).values() if isinstance(one, Harness)] for name, module in _MODULES.items()
+}
+HARNESSES = {harness.name: harness for made in BY_FOLDER.values() for harness in made}
 BENCHES: dict[str, Any] = {name: harness.bench for name, harness in HARNESSES.items() if harness.bench is not None}
 PUBLISHINGS = and_on_other_versions(
-    {name: (harness.service, opens) for harness in _MADE for name, opens in harness.publishings.items()},
-    {harness.service: harness.on_other_versions for harness in _MADE if harness.service},
+    {name: (harness.service, opens) for harness in HARNESSES.values() for name, opens in harness.publishings.items()},
+    {harness.service: harness.on_other_versions for harness in HARNESSES.values() if harness.service},
 )
 
 

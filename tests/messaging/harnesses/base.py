@@ -8,8 +8,8 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
-from urllib.parse import urlsplit
+from typing import Any, ClassVar, NamedTuple, Protocol
+from urllib.parse import parse_qs, urlsplit
 
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.protocol.messages import Envelope, PublishStatus
@@ -32,6 +32,50 @@ class Place(NamedTuple):
     partitions: int
 
 
+class Mortal(Protocol):
+    """A broker that can be killed, and started again."""
+
+    @property
+    def url(self) -> str: ...
+
+    def kill(self) -> None:
+        """Let nobody reach it."""
+        ...
+
+    def start(self) -> None:
+        """Let it be there again, with what it had."""
+        ...
+
+    def close(self) -> None:
+        """Remove it."""
+        ...
+
+
+class Killed(NamedTuple):
+    """A broker that is killed while a pipeline runs.
+
+    kind: the name of its harness.
+    service: that must be there.
+    others_go_on: whether it is one of a cluster, which goes on without it.
+    """
+
+    kind: str
+    service: str
+    opened: Callable[[], Mortal]
+    others_go_on: bool = False
+
+
+class Page(NamedTuple):
+    """The broker of an example: a variable that names it, and the end of what examples leave there.
+
+    value: of the variable, made of the broker's URL.
+    """
+
+    variable: str
+    clean: Callable[[str], Awaitable[None]]
+    value: Callable[[str], str] = str
+
+
 class Harness(NamedTuple):
     """One broker, for the suites.
 
@@ -41,6 +85,10 @@ class Harness(NamedTuple):
     publishings: by name what opens a publisher, given a folder, for the suite of publishers.
     on_other_versions: which of them are opened on other versions of the service too.
     in_folder: its URL in a folder, where it needs no service.
+    library: the module that takes long to import, if any.
+    group: the options of `retrysafe inbox run` for the group of a `Broker` of a name, with both in braces.
+    killed: by name the brokers that are killed under the pipeline.
+    page: for the documentation's examples.
     left, remove: how many messages a group has not settled; and the end of what a `Broker` has made.
     """
 
@@ -50,6 +98,10 @@ class Harness(NamedTuple):
     publishings: Mapping[str, Callable[[Path], AbstractAsyncContextManager[Publishing]]] = {}
     on_other_versions: Sequence[str] = ()
     in_folder: Callable[[Path], str] | None = None
+    library: str = ""
+    group: tuple[str, ...] = ()
+    killed: Mapping[str, Killed] = {}
+    page: Page | None = None
     left: Callable[[Place], Awaitable[int]] | None = None
     remove: Callable[[Place], Awaitable[None]] | None = None
 
@@ -132,3 +184,25 @@ def road_to(url: str) -> Road:
     """A road to the broker of a URL."""
     parts = urlsplit(url)
     return Road(parts.hostname or "127.0.0.1", parts.port or 0, parts.scheme)
+
+
+class BehindARoad:
+    """The shared stand-in for a service of a cloud, by a road that is closed: if killed, it would forget everything."""
+
+    def __init__(self, service: str) -> None:
+        url = os.environ[variable_of(service)]
+        (endpoint,) = parse_qs(urlsplit(url).query)["endpoint"]
+        self._road = road_to(endpoint)
+        self.url = url.replace(endpoint, f"http://127.0.0.1:{self._road.port}")
+
+    def kill(self) -> None:
+        """Cut every connection, and refuse new ones."""
+        self._road.close()
+
+    def start(self) -> None:
+        """Let connections through."""
+        self._road.open()
+
+    def close(self) -> None:
+        """Close the road."""
+        self._road.close()

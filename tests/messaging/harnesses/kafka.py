@@ -6,14 +6,28 @@ import asyncio
 import os
 import secrets
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.protocol.messages import Envelope
 from retrysafe.testing.publishers import BLAMELESS, PublisherFeatures
 from tests.faults.proxies.framing_kafka import KafkaFraming, KafkaProxy
-from tests.messaging.harnesses.base import PARTITIONS, Bench, Harness, OnARoad, Place, by_road, road_to
+from tests.messaging.harnesses.base import (
+    PARTITIONS,
+    Bench,
+    Harness,
+    Killed,
+    OnARoad,
+    Page,
+    Place,
+    by_road,
+    road_to,
+)
+from tests.messaging.own_brokers import OwnBroker
+from tests.ports import free_port
 
 LARGEST = 500_000
 NO_TOPIC = "the brokers have no such topic: declare it:  retrysafe topics declare --broker URL --topic TOPIC"
@@ -176,6 +190,78 @@ async def remove(at: Place) -> None:
             raise
 
 
+class KafkaServer(OwnBroker):
+    """A Kafka."""
+
+    service = "kafka"
+    beside = 1  # the controller
+
+    @property
+    def url(self) -> str:
+        return f"kafka://127.0.0.1:{self.port}"
+
+
+class GuardedKafka(KafkaServer):
+    """A Kafka where users log in, who may do only what they are given; it has a third port for them."""
+
+    beside = 2
+
+    def __init__(self, *users: str) -> None:
+        super().__init__(RETRYSAFE_KAFKA_USERS=",".join(users))
+
+    def url_of(self, user: str) -> str:
+        """The URL for a user."""
+        where = f"127.0.0.1:{self.port + 2}"
+        return f"kafka://{user}:{user}@{where}?security.protocol=SASL_PLAINTEXT&sasl.mechanism=PLAIN"
+
+    def allow(self, user: str, operation: Any, kind: Any, name: str) -> None:
+        """Give a user one right: an operation on a kind of resource."""
+        from confluent_kafka.admin import AclBinding, AclPermissionType, ResourcePatternType
+
+        given = AclBinding(
+            kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, AclPermissionType.ALLOW
+        )
+        for made in operator(self.url).create_acls([given]).values():
+            made.result()
+
+
+class KafkaCluster:
+    """Three Kafkas, each of which has every record; two must have it before it is confirmed. One of them is killed."""
+
+    service = "kafka"
+
+    def __init__(self) -> None:
+        ports = [free_port(KafkaServer.beside) for _ in range(3)]
+        nodes = {"RETRYSAFE_KAFKA_NODES": ",".join(map(str, ports))}
+        with ThreadPoolExecutor() as threads:  # none of them answers before another one does
+            self._nodes = list(threads.map(lambda port: KafkaServer(port, **nodes), ports))
+        self.url = f"kafka://{','.join(f'127.0.0.1:{port}' for port in ports)}"
+
+    def kill(self) -> None:
+        """SIGKILL one of them."""
+        self._nodes[0].kill()
+
+    def start(self) -> None:
+        """Start it again."""
+        self._nodes[0].start()
+
+    def close(self) -> None:
+        """Kill them all, and remove their directories."""
+        for node in self._nodes:
+            node.close()
+
+
+def without_pages(url: str) -> None:
+    """The topics and groups of the pages are not there."""
+    client = operator(url)
+    topics = [name for name in client.list_topics(timeout=10).topics if name.startswith("docs-")]
+    listed = client.list_consumer_groups().result().valid
+    groups = [one.group_id for one in listed if one.group_id.startswith("docs-")]
+    removing = client.delete_consumer_groups(groups) if groups else {}
+    for removed in (*removing.values(), *(client.delete_topics(topics) if topics else {}).values()):
+        removed.result()
+
+
 HARNESS = Harness(
     "kafka",
     service="kafka",
@@ -184,6 +270,13 @@ HARNESS = Harness(
         "kafka": lambda folder: kafka(sync=True),
         "kafka-async": lambda folder: kafka(),
     },
+    library="confluent_kafka",
+    group=("--topic", "{topic}", "--prefix", "{name}.", "--group", "{name}.{group}"),
+    killed={
+        "kafka": Killed("kafka", "kafka", KafkaServer),
+        "kafka-cluster": Killed("kafka", "kafka", KafkaCluster, others_go_on=True),
+    },
+    page=Page("KAFKA_URL", partial(asyncio.to_thread, without_pages)),
     left=left,
     remove=remove,
 )

@@ -7,13 +7,25 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.protocol.messages import Envelope
 from retrysafe.testing.publishers import PublisherFeatures
 from tests.faults.proxies.framing_mqtt import MqttFraming
-from tests.messaging.harnesses.base import PARTITIONS, Bench, Harness, OnARoad, Place, by_road, road_to
+from tests.messaging.harnesses.base import (
+    PARTITIONS,
+    Bench,
+    Harness,
+    Killed,
+    OnARoad,
+    Page,
+    Place,
+    by_road,
+    road_to,
+)
+from tests.messaging.own_brokers import OwnBroker
 
 LARGEST = 2_000_000
 """The largest packet in bytes, as scripts/services sets it."""
@@ -150,6 +162,16 @@ async def remove(at: Place) -> None:
     await without_sessions(at.url, at.topic, partitions=at.partitions, prefix=f"{at.name}/", group=at.group)
 
 
+class MqttServer(OwnBroker):
+    """A mosquitto that writes each message down before it acknowledges it."""
+
+    service = "mqtt"
+
+    @property
+    def url(self) -> str:
+        return f"mqtt://127.0.0.1:{self.port}"
+
+
 HARNESS = Harness(
     "mqtt",
     service="mqtt",
@@ -158,6 +180,10 @@ HARNESS = Harness(
         "mqtt": lambda folder: subscribers(),
         "mqtt-structured": lambda folder: subscribers(mode="structured"),
     },
+    library="paho.mqtt.client",
+    group=("--topic", "{topic}", "--prefix", "{name}/", "--partitions", "2", "--group", "{group}"),
+    killed={"mqtt": Killed("mqtt", "mqtt", MqttServer)},
+    page=Page("MQTT_URL", partial(without_sessions, topic="docs-orders", partitions=None, group="stock")),
     left=left,
     remove=remove,
 )

@@ -5,14 +5,27 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.protocol.messages import Envelope
 from retrysafe.testing.publishers import PublisherFeatures
 from tests.faults.proxies.framing_nats import NatsFraming
-from tests.messaging.harnesses.base import PARTITIONS, Bench, Harness, OnARoad, Place, by_road, road_to
+from tests.messaging.harnesses.base import (
+    PARTITIONS,
+    Bench,
+    Harness,
+    Killed,
+    OnARoad,
+    Page,
+    Place,
+    by_road,
+    road_to,
+)
+from tests.messaging.own_brokers import OwnBroker
 
 LARGEST = 1 << 20
 """The server's default limit in bytes, with the headers."""
@@ -118,11 +131,41 @@ async def remove(at: Place) -> None:
     await without_stream(at.url, at.name)
 
 
+class NatsServer(OwnBroker):
+    """A NATS."""
+
+    service = "nats"
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+
+class GuardedNats(NatsServer):
+    """A NATS where users log in, each with the name as the password; who does not log in may do all."""
+
+    def __init__(self, **permissions: str) -> None:
+        users = [f"{{user: {user}, password: {user}, permissions: {may}}}" for user, may in permissions.items()]
+        known = "\n".join(["{user: operator, password: operator}", *users])
+        with tempfile.NamedTemporaryFile("w", suffix=".conf", encoding="utf-8") as settings:
+            settings.write(f"no_auth_user: operator\nauthorization {{ users = [\n{known}\n] }}\n")
+            settings.flush()
+            super().__init__(RETRYSAFE_NATS_CONFIG=settings.name)
+
+    def url_of(self, user: str) -> str:
+        """The URL for a user."""
+        return f"nats://{user}:{user}@127.0.0.1:{self.port}"
+
+
 HARNESS = Harness(
     "nats",
     service="nats",
     bench=NatsBench,
     publishings={"nats": lambda folder: subjects()},
+    library="nats",
+    group=("--topic", "{topic}", "--prefix", "{name}.", "--partitions", "2", "--group", "{group}"),
+    killed={"nats": Killed("nats", "nats", NatsServer)},
+    page=Page("NATS_URL", partial(without_stream, stream="docs")),
     left=left,
     remove=remove,
 )

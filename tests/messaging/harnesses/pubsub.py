@@ -15,7 +15,8 @@ from retrysafe.protocol.messages import Envelope
 from retrysafe.testing.consumers import ConsumerFeatures
 from retrysafe.testing.publishers import PublisherFeatures
 from tests.faults.proxies.framing_http2 import Http2Framing
-from tests.messaging.harnesses.base import Bench, Harness, OnARoad, Place, road_to
+from tests.messaging.harnesses.base import BehindARoad, Bench, Harness, Killed, OnARoad, Page, Place, road_to
+from tests.messaging.own_brokers import OwnBroker
 from tests.proving.effort import effort
 
 PREFIX, GROUP = "tests-", "inventory"
@@ -184,11 +185,31 @@ async def remove(at: Place) -> None:
 
 
 _IN_FULL = {"pubsub-structured": lambda folder: topics(mode="structured")}
+
+
+class PubSubServer(OwnBroker):
+    """The stand-in for Google Pub/Sub. It forgets everything when it is killed."""
+
+    service = "pubsub"
+
+    @property
+    def url(self) -> str:
+        return f"pubsub://tests?endpoint=http://127.0.0.1:{self.port}"
+
+
 HARNESS = Harness(
     "pubsub",
     service="pubsub",
     bench=PubSubBench,
     publishings={"pubsub": lambda folder: topics(), **effort({}, _IN_FULL)},
+    library="google.pubsub_v1",
+    group=("--topic", "{topic}", "--prefix", "{name}-", "--group", "{group}"),
+    killed={"pubsub": Killed("pubsub", "pubsub", lambda: BehindARoad("pubsub"))},
+    page=Page(
+        "PUBSUB_ENDPOINT",
+        lambda url: without(url, "docs-orders", "parcels", prefix=""),
+        lambda url: str(options_of(url)["endpoint"]),
+    ),
     left=left,
     remove=remove,
 )

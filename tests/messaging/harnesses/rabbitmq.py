@@ -15,7 +15,18 @@ from retrysafe.protocol.messages import Envelope
 from retrysafe.protocol.ordering import partitions_of
 from retrysafe.testing.publishers import PublisherFeatures
 from tests.faults.proxies.framing_amqp import AMQPFraming
-from tests.messaging.harnesses.base import PARTITIONS, Bench, Harness, OnARoad, Place, by_road, road_to
+from tests.messaging.harnesses.base import (
+    PARTITIONS,
+    Bench,
+    Harness,
+    Killed,
+    OnARoad,
+    Page,
+    Place,
+    by_road,
+    road_to,
+)
+from tests.messaging.own_brokers import OwnBroker
 
 
 class RabbitMQBench(Bench):
@@ -118,12 +129,51 @@ async def remove(at: Place) -> None:
         await channel.exchange_delete(at.name)
 
 
+class RabbitMQServer(OwnBroker):
+    """A RabbitMQ. Of a killed node, 3.10 now and then elects no leader for a quorum queue: `stop` it instead.
+
+    See https://github.com/rabbitmq/rabbitmq-server/issues/10070; nobody is handed anything of such a queue.
+    """
+
+    service = "rabbitmq"
+    beside = 2  # Erlang's port mapper and its distribution
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/"
+
+    def stop(self) -> None:
+        """Let it end in order."""
+        self._services("stop")
+
+
+class RabbitMQ4Server(RabbitMQServer):
+    """A RabbitMQ 4, which may be killed."""
+
+    service = "rabbitmq-4"
+
+
+async def without_queues(url: str) -> None:
+    """The queues of the pages are not there."""
+    import aio_pika
+
+    async with await aio_pika.connect(url) as connection:
+        channel = await connection.channel()
+        groups = ("stock.docs-placed", "mail.docs-placed")
+        for queue in ("docs-mail", *groups, *(f"docs-orders.{number}" for number in range(4))):
+            await channel.queue_delete(queue)
+
+
 HARNESS = Harness(
     "rabbitmq",
     service="rabbitmq",
     bench=RabbitMQBench,
     publishings={"rabbitmq": lambda folder: rabbitmq()},
     on_other_versions=("rabbitmq",),
+    library="aio_pika",
+    group=("--topic", "{topic}", "--partitions", "2", "--group", "{name}.{group}"),
+    killed={"rabbitmq": Killed("rabbitmq", "rabbitmq-4", RabbitMQ4Server)},
+    page=Page("RABBITMQ_URL", without_queues),
     left=left,
     remove=remove,
 )

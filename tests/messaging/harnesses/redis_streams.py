@@ -15,7 +15,18 @@ from retrysafe.protocol.messages import Envelope
 from retrysafe.protocol.ordering import partitions_of
 from retrysafe.testing.publishers import PublisherFeatures
 from tests.faults.proxies.framing_redis import RedisFraming
-from tests.messaging.harnesses.base import PARTITIONS, Bench, Harness, OnARoad, Place, by_road, road_to
+from tests.messaging.harnesses.base import (
+    PARTITIONS,
+    Bench,
+    Harness,
+    Killed,
+    OnARoad,
+    Page,
+    Place,
+    by_road,
+    road_to,
+)
+from tests.messaging.own_brokers import OwnBroker
 
 
 class RedisBench(Bench):
@@ -132,6 +143,16 @@ async def remove(at: Place) -> None:
             await client.delete(key)
 
 
+class RedisServer(OwnBroker):
+    """A Redis."""
+
+    service = "redis"
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+
 HARNESS = Harness(
     "redis",
     service="redis",
@@ -141,6 +162,10 @@ HARNESS = Harness(
         "redis-async": lambda folder: redis_streams(sync=False),
     },
     on_other_versions=("redis-async",),
+    library="redis.asyncio",
+    group=("--topic", "{topic}", "--prefix", "{name}:", "--partitions", "2", "--group", "{group}"),
+    killed={"redis": Killed("redis", "redis", RedisServer)},
+    page=Page("REDIS_URL", lambda url: remove(Place(url, "docs", "", "", 1))),
     left=left,
     remove=remove,
 )

@@ -7,6 +7,7 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 from retrysafe.messaging.brokers.base import Consumer
@@ -14,7 +15,8 @@ from retrysafe.protocol.messages import Envelope
 from retrysafe.testing.consumers import ConsumerFeatures
 from retrysafe.testing.publishers import PublisherFeatures
 from tests.faults.proxies.framing_amqp1 import Amqp1Framing
-from tests.messaging.harnesses.base import Bench, Harness, OnARoad, Place, by_road, road_to
+from tests.messaging.harnesses.base import Bench, Harness, Killed, OnARoad, Page, Place, by_road, road_to
+from tests.messaging.own_brokers import OwnBroker
 from tests.proving.effort import effort
 
 PREFIX, GROUP = "tests-", "inventory"
@@ -147,11 +149,27 @@ async def remove(at: Place) -> None:
 
 
 _IN_FULL = {"servicebus-structured": lambda folder: topics(mode="structured")}
+
+
+class ServiceBusServer(OwnBroker):
+    """The stand-in for Azure Service Bus. It has written down what it has acknowledged."""
+
+    service = "servicebus"
+
+    @property
+    def url(self) -> str:
+        return f"servicebus://RootManageSharedAccessKey:tests@127.0.0.1:{self.port}?emulator=true"
+
+
 HARNESS = Harness(
     "servicebus",
     service="servicebus",
     bench=ServiceBusBench,
     publishings={"servicebus": lambda folder: topics(), **effort({}, _IN_FULL)},
+    library="azure.servicebus.aio",
+    group=("--topic", "{topic}", "--prefix", "{name}-", "--group", "{group}", "--redelivery-window", "7d"),
+    killed={"servicebus": Killed("servicebus", "servicebus", ServiceBusServer)},
+    page=Page("SERVICEBUS_URL", partial(without, topic="docs-orders", prefix="")),
     left=left,
     remove=remove,
 )

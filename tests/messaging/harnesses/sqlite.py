@@ -111,6 +111,7 @@ HARNESS = Harness(
     bench=SqliteBench,
     publishings={"sqlite": sqlite_file},
     in_folder=url,
+    group=("--group", "{name}.{group}.{topic}"),
     left=left,
     remove=remove,
 )

@@ -7,6 +7,7 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -15,7 +16,7 @@ from retrysafe.protocol.messages import Envelope
 from retrysafe.testing.consumers import ConsumerFeatures
 from retrysafe.testing.publishers import PublisherFeatures
 from tests.faults.proxies.framing_http import HttpFraming
-from tests.messaging.harnesses.base import Bench, Harness, OnARoad, Place, road_to
+from tests.messaging.harnesses.base import BehindARoad, Bench, Harness, Killed, OnARoad, Page, Place, road_to
 from tests.proving.effort import effort
 
 PREFIX = "tests-"
@@ -192,6 +193,12 @@ FANOUT = Harness(
     "sns",
     service="sns",
     publishings={"sns": lambda folder: queues("sns")},
+    library="aiobotocore",
+    group=("--topic", "{topic}", "--prefix", "{name}-", "--group", "{group}"),
+    killed={"sns": Killed("sns", "sns", lambda: BehindARoad("sns"))},
+    page=Page(
+        "SQS_ENDPOINT", partial(without_queue, name="docs-orders.fifo"), lambda url: str(options_of(url)["endpoint"])
+    ),
     left=left,
     remove=remove,
 )

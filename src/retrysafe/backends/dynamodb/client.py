@@ -19,8 +19,10 @@ from botocore.exceptions import (
     NoRegionError,
 )
 
+from retrysafe import lazy
 from retrysafe.backends.dynamodb.requests import Answer, Call
 from retrysafe.backends.service_clock import ServiceClock
+from retrysafe.backends.spec import library
 from retrysafe.errors import ConfigurationError, SchemaOutdated, StoreMisconfigured, StoreUnavailable
 from retrysafe.protocol.backoff import Backoff
 from retrysafe.runtime import new_lock
@@ -200,15 +202,11 @@ def _each_value(node: Any, change: Any) -> Any:
 
 
 def _to_python(value: Any) -> Any:
-    from boto3.dynamodb.types import TypeDeserializer
-
-    return TypeDeserializer().deserialize(value)
+    return lazy.boto3.dynamodb.types.TypeDeserializer().deserialize(value)
 
 
 def _to_wire(value: Any) -> Any:
-    from boto3.dynamodb.types import TypeSerializer
-
-    return TypeSerializer().serialize(value)
+    return lazy.boto3.dynamodb.types.TypeSerializer().serialize(value)
 
 
 class DynamodbClient:
@@ -223,10 +221,8 @@ class DynamodbClient:
     @classmethod
     def connect(cls, access: Access, clock: ServiceClock) -> DynamodbClient:
         """A client of our own."""
-        import boto3
-
         with _making, _with_region():
-            client = boto3.client("dynamodb", **access.arguments(Config))
+            client = lazy.boto3.client("dynamodb", **access.arguments(Config))
         return cls(client, clock, access.patience, own=True)
 
     def __call__(self, request: Call, /) -> Answer:
@@ -270,14 +266,12 @@ _sessions: dict[asyncio.AbstractEventLoop, Any] = {}
 
 def _session() -> Any:
     """One session per loop: reading the service's description anew for a heartbeat would stop the loop for long."""
-    from aiobotocore.session import get_session
-
     loop = asyncio.get_running_loop()
     found = _sessions.get(loop)
     if found is None:
         for ended in [other for other in list(_sessions) if other.is_closed()]:  # other threads' loops come meanwhile
             _sessions.pop(ended, None)
-        found = _sessions[loop] = get_session()
+        found = _sessions[loop] = library("aiobotocore.session", "dynamodb").get_session()
     return found
 
 
@@ -329,10 +323,9 @@ class AsyncDynamodbClient:
         return self._client
 
     async def _living(self) -> AsyncGenerator[Any, None]:
-        from aiobotocore.config import AioConfig
-
+        config = library("aiobotocore.config", "dynamodb").AioConfig
         with _with_region():
-            making = _session().create_client("dynamodb", **self._access.arguments(AioConfig))
+            making = _session().create_client("dynamodb", **self._access.arguments(config))
             client = await making.__aenter__()
         try:
             yield client

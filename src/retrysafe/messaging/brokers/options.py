@@ -15,7 +15,6 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.cloudevents import MODES
 
 HELP = {
-    "credentials": "a file of NATS credentials (.creds)",
     "keep": "how long settled entries, or a session without a consumer, are kept; or forever",
     "lease": "how long a dead consumer keeps its messages",
     "mode": "the mode of CloudEvents (binary)",

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from retrysafe import runtime
+from retrysafe import lazy, runtime
 from retrysafe.backends.sql.drivers.base import is_direct, question
 from retrysafe.backends.sql.drivers.deadline import timely
 from retrysafe.backends.sql.postgresql import CHANNEL
@@ -96,18 +96,14 @@ class Listening:
 
 
 def _connect(url: str) -> Any:
-    import psycopg
-
-    return psycopg.connect(url, autocommit=True, connect_timeout=CONNECT, keepalives_idle=30)
+    return lazy.psycopg.connect(url, autocommit=True, connect_timeout=CONNECT, keepalives_idle=30)
 
 
 def refuse_pooler(url: str | None) -> None:
     """Raise `ConfigurationError` for a pooler, over which nothing is heard. A server that is away is tried later."""
     if url is None:
         return
-    import psycopg
-
-    with suppress(psycopg.Error), _connect(url) as connection:
+    with suppress(lazy.psycopg.Error), _connect(url) as connection:
         with timely(connection, ANSWER):
             found = connection.execute(question(connection.info.backend_pid)).fetchone()
         if not is_direct(found):

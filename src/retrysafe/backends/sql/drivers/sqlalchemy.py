@@ -17,10 +17,11 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection, Engine, Pool, QueuePool, event, exc
 from sqlalchemy.engine.base import OptionEngine
 from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.util import greenlet_spawn
 
 from retrysafe import runtime
 from retrysafe.backends import identity
-from retrysafe.backends.spec import Joining, refuse_kind
+from retrysafe.backends.spec import Joining, library, refuse_kind
 from retrysafe.backends.sql.drivers.base import (
     AUTOCOMMIT,
     ENGINE_AUTOCOMMIT,
@@ -569,11 +570,9 @@ class AsyncEngineClient:
     """`EngineClient` for async engines; it belongs to one event loop."""
 
     def __init__(self, engine: AsyncEngine, sessions: async_sessionmaker[AsyncSession] | None = None) -> None:
-        from sqlalchemy.ext.asyncio import AsyncEngine
-
         self._root = watch(engine.sync_engine)
         self._beside = _Beside(engine.sync_engine)
-        self._engine = AsyncEngine(self._beside)
+        self._engine: AsyncEngine = library("sqlalchemy.ext.asyncio", "sqlalchemy").AsyncEngine(self._beside)
         self._sessions = sessions and partial(sessions, **_bound_to(self._engine, sessions, engine))
         self._level = ""
 
@@ -587,8 +586,6 @@ class AsyncEngineClient:
 
     async def as_connected(self, request: Query, /) -> Rows:
         """Perform one statement on a new connection of which only listeners to "connect" know."""
-        from sqlalchemy.util import greenlet_spawn
-
         return await greenlet_spawn(_as_connected, self._beside, request)
 
     async def _level_for_leased(self) -> str:
@@ -615,8 +612,6 @@ class AsyncEngineClient:
 
     async def aclose(self) -> None:
         """Close the connections that are ours."""
-        from sqlalchemy.util import greenlet_spawn
-
         await greenlet_spawn(self._beside.close)
 
     def abandon(self) -> None:

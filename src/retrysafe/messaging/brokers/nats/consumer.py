@@ -59,7 +59,7 @@ class NatsConsumer(AssignedConsumer["_NatsSession"]):
         lease: for how long a partition stays with a consumer that is dead or cut off.
         redelivery_window: for how long after it was published a message may be handed out again; by default for as long
             as the stream keeps it, which is read when it is first connected.
-        credentials: the path of a file of NATS credentials (.creds).
+        credentials: a file of NATS credentials (.creds).
         timeout: how long the server may take to answer.
         observers: receive an event when messages were removed from the stream, by a purge or by their age, before this
             consumer had received them; by default a `LoggingObserver`. They are counted while it runs.

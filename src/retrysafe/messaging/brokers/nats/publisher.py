@@ -38,7 +38,7 @@ class NatsPublisher(BrokerPublisher["_NatsPublishing"]):
         partitions: over how many subjects a topic is spread, named "TOPIC.0" and so on: all messages of one key go to
             one of them. By default one, named like the topic. Their number is not to be changed while messages are
             under way, and consumers must be told the same.
-        credentials: the path of a file of NATS credentials (.creds).
+        credentials: a file of NATS credentials (.creds).
         timeout: how long confirms are waited for; a message without one is sent again, under the same id.
         mode: where the attributes of a CloudEvent are: "binary", in headers, or "structured", in the payload.
     """

@@ -31,8 +31,8 @@ async def declare(
 ) -> None:
     """Declare the stream that keeps the messages of topics, for every group of consumers; more topics are added to it.
 
-    It keeps them in files. When it is full it refuses what is new, which then waits in the outbox, instead of removing
-    what is old.
+    It keeps them in files. When it is full it refuses new messages, which then wait in the outbox, instead of removing
+    old ones.
 
     Arguments:
         url: of the server, or of several of a cluster, separated by commas.
@@ -45,7 +45,7 @@ async def declare(
         remember: for how long the stream recognises a message that is published again.
         length: how many messages it keeps at most; by default as many as there is room for.
         replicas: on how many servers of a cluster each message is.
-        credentials: the path of a file of NATS credentials (.creds).
+        credentials: a file of NATS credentials (.creds).
         within: how long the server may take; after that `TimeoutError` is raised.
 
     Raises `ConfigurationError` when the server refuses the stream: its name or a subject belongs to another one, or it
