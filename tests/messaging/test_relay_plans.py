@@ -25,7 +25,7 @@ from retrysafe.messaging.relay.procedures import due
 from retrysafe.messaging.relay.relay import Relay
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.ordering import bucket, lane
-from retrysafe.protocol.outbox_walk import Span, most
+from retrysafe.protocol.outbox_walk import ReadSpan, most
 from retrysafe.protocol.requests import Query, ask
 from tests.conftest import require
 from tests.faults.helpers import Told, own_database
@@ -151,10 +151,10 @@ def asks(place: Place) -> dict[str, Query]:
     outbox = outbox_of(connect(place.url))[0]
     of, bounds = lane("hot", "hot", ""), most(200, 1 << 20)
     return {
-        "batch": outbox.due(bucket(of), Span(0, 200), bounds).request,
-        "behind": outbox.due(bucket(of), Span(100, 200, 0), bounds).request,
-        "lane": outbox.lane(bucket(of), of, Span(0, 50, 0, 1 << 40), bounds).request,
-        "empty": outbox.due(bucket(of) ^ 1, Span(0, 200), bounds).request,
+        "batch": outbox.due(bucket(of), ReadSpan(0, 200), bounds).request,
+        "behind": outbox.due(bucket(of), ReadSpan(100, 200, 0), bounds).request,
+        "lane": outbox.lane(bucket(of), of, ReadSpan(0, 50, 0, 1 << 40), bounds).request,
+        "empty": outbox.due(bucket(of) ^ 1, ReadSpan(0, 200), bounds).request,
         "waiting": outbox.waiting(0).request,
         "released": outbox.lanes_released(bucket(of), 1 << 40, 8).request,
     }

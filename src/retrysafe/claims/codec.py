@@ -165,7 +165,7 @@ class JSONCodec:
         """Decode; raises `ResultUnreadable` when this version cannot read the bytes."""
         body = stored.body
         if body is None:
-            body = kept_body(stored)
+            body = require_body(stored)
         if (stored.media_type, stored.codec_version) != (MEDIA_TYPE, VERSION):
             kind = f"{stored.media_type} version {stored.codec_version}"
             raise ResultUnreadable(f"The stored result is {kind}; this codec reads {MEDIA_TYPE} version {VERSION}.")
@@ -185,7 +185,7 @@ class JSONCodec:
             ) from error
 
 
-def kept_body(stored: StoredResult) -> bytes:
+def require_body(stored: StoredResult) -> bytes:
     """The encoded result; raises `ResultNotEncodable` for one that was withheld, which its attempt could not store."""
     if stored.body is None:
         raise ResultNotEncodable("The result was withheld when the operation completed.")

@@ -11,7 +11,7 @@ from retrysafe.backends.sql.store import SqlStore
 from retrysafe.backends.sql.table import TABLE as RECORDS
 from retrysafe.protocol.messages import Envelope, Look, Queued
 from retrysafe.protocol.ordering import bucket, lane
-from retrysafe.protocol.outbox_walk import NOTHING, Most, Passed, Released, Row, Span, Stretch
+from retrysafe.protocol.outbox_walk import NOTHING, Most, OutboxRow, Passed, ReadSpan, Released, Stretch
 from retrysafe.protocol.publish_policy import Death, Delay
 from retrysafe.protocol.records import Ownership
 from retrysafe.protocol.requests import Ask, Rows
@@ -143,7 +143,7 @@ class SqlOutbox:
         )
         return Ask(self._store.query(sql, {"key": held.key, "attempt": held.attempt, "token": held.token}), _any)
 
-    def due(self, number: int, span: Span, most: Most) -> Ask[Stretch]:
+    def due(self, number: int, span: ReadSpan, most: Most) -> Ask[Stretch]:
         """Rows of a bucket from ``span.start`` on, and of those that may leave the oldest, within these bounds.
 
         None may that is behind one of its lane that waits, or is of a paused topic; none that has one of its lane
@@ -171,7 +171,7 @@ class SqlOutbox:
             unless = [*unless, f"coalesce(({head}), {p('token', 'start')}) < {p('token', 'start')}"]
         return self._stretch(found, f"p.bucket = {p('bucket')}", unless)
 
-    def lane(self, number: int, of: int, span: Span, most: Most) -> Ask[Stretch]:
+    def lane(self, number: int, of: int, span: ReadSpan, most: Most) -> Ask[Stretch]:
         """`due` for one lane alone, up to ``span.end``."""
         params = {"bucket": number, "lane": of, "start": span.start, "end": span.end, "span_rows": span.span_rows}
         params |= _bounds(most)
@@ -189,7 +189,7 @@ class SqlOutbox:
         wanted = f"p.bucket = {p('bucket')} AND p.lane = {p('token', 'lane')} AND p.id <= {p('token', 'end')}"
         return self._stretch(found, wanted, unless)
 
-    def _unless(self, span: Span, params: dict[str, Any]) -> list[str]:
+    def _unless(self, span: ReadSpan, params: dict[str, Any]) -> list[str]:
         """Name why a row may not leave, whatever is before it and waits; and add the parameters of that."""
         unless: list[str] = []
         for column, values in self.only.items():
@@ -381,7 +381,7 @@ def _buckets(answer: Rows) -> list[int]:
 
 def _stretch(answer: Rows) -> Stretch:
     rows = [
-        Row(int(id_), int(of), int(created), int(free) == 1, int(number))
+        OutboxRow(int(id_), int(of), int(created), int(free) == 1, int(number))
         for id_, of, created, free, number, *_ in answer.rows
     ]
     queue = [_message_of(row) for row in answer.rows if row[6] is not None]

@@ -33,7 +33,7 @@ from retrysafe.protocol.records import (
 )
 from retrysafe.protocol.requests import Ask, Query
 from retrysafe.protocol.store import Capabilities
-from retrysafe.protocol.transitions import RULES, Guard, Transition, kept_fingerprint, started_before
+from retrysafe.protocol.transitions import RULES, Guard, Transition, count_started, merge_fingerprint
 
 AT_ONCE = 1000
 """The number of archived records that one statement removes."""
@@ -106,7 +106,7 @@ class SqlStore(SqlStatements, SqlTransactions):
     def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
         """Claim a record that is as seen and claimable."""
         params = want_params(request) | seen_params(seen)
-        params |= {"attempts": started_before(seen) + 1, "fingerprint": kept_fingerprint(request, seen)}
+        params |= {"attempts": count_started(seen) + 1, "fingerprint": merge_fingerprint(request, seen)}
         return Ask(self.query(self._take_sql[request.transactional], params), reading.record)
 
     def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
