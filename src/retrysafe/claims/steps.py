@@ -104,10 +104,11 @@ class ClaimSteps(Course):
         if not self._begins_to_end():
             return error
         ended: BaseException | None
-        ended, self._cancelled = await run_to_completion(self.arun(self._ending(error)))
+        ended, self.cancelled = await run_to_completion(self.arun(self._ending(error)))
         return ended
 
-    _cancelled: BaseException | None = None
+    cancelled: BaseException | None = None
+    """The cancellation that arrived while the attempt ended."""
 
     def _begins_to_end(self) -> bool:
         place = self.claim._context
@@ -129,8 +130,8 @@ class ClaimSteps(Course):
     def _raise(self, given: BaseException | None, error: BaseException | None) -> None:
         if error is not None and error is not given:
             raise error from given
-        if self._cancelled is not None:
-            raise self._cancelled
+        if self.cancelled is not None:
+            raise self.cancelled
 
     def _concluding(self) -> Program:
         if self.rows or self.asked:
