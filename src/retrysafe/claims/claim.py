@@ -769,7 +769,7 @@ class Claim(Generic[Result, Tx]):
             if self._course is not None:
                 error = await self._course.aend(error)
             if self._context is not None and self._context.leave() and self._held is not None:
-                stopped_by_us = self._held.take_back_stop(error)
+                stopped_by_us = self._held.take_back_stop((self._course and self._course.cancelled) or error)
                 await self._aend(self._held, error)
                 if stopped_by_us:
                     raise LeaseLost("The work was stopped because its lease could not be kept.") from error

@@ -30,6 +30,26 @@ HOP_BY_HOP = frozenset(
 )
 """RFC 9110 section 7.6.1: what concerns one connection and not the response."""
 RENEWED = frozenset({b"date", b"content-length"})
+SECRETS = frozenset(
+    {
+        b"set-cookie",
+        b"www-authenticate",
+        b"proxy-authenticate",
+        b"authorization",
+        b"proxy-authorization",
+        b"authentication-info",
+        b"proxy-authentication-info",
+        b"x-auth-token",
+        b"x-access-token",
+        b"x-refresh-token",
+        b"x-session-token",
+        b"x-csrf-token",
+        b"x-xsrf-token",
+        b"x-api-key",
+        b"x-amz-security-token",
+    }
+)
+"""Credentials and what asks for them (RFC 9110 section 11, RFC 6265): bound to a session or to a moment."""
 MEDIA_TYPE = "application/vnd.retrysafe.http-response"
 VERSION = 2
 _BEGINNING = struct.Struct(">BI")
@@ -109,6 +129,10 @@ def _line_of(name: str, value: Any) -> tuple[bytes, bytes]:
     line = name.lower().encode(), value.strip().encode()
     if line[0] in _NOT_GIVEN:
         raise ConfigurationError(f"headers=: {name} is made anew for each response, or concerns one connection.")
+    if line[0] in SECRETS:
+        raise ConfigurationError(
+            f"headers=: {name} is of one session or moment, and retries come in others: leave it out."
+        )
     return line
 
 

@@ -220,6 +220,9 @@ class SqlOutbox:
         p, size = self._store.p, self._store.BYTES
         source, order = found
         takes = f"j.free = 1 AND j.place <= {p('limit', 'of_lane')}"
+        taken = (
+            f" AND {takes} AND j.taken <= {p('limit')} AND (j.upto <= {p('limit', 'span_bytes')} OR j.upto = j.size)"
+        )
         unless = (self._is_blocked(), self._is_paused(), *unless)
         return (
             f"WITH page AS (SELECT o.id, o.bucket, o.lane, o.topic, o.source, o.created, "
@@ -234,9 +237,8 @@ class SqlOutbox:
             f"sum(CASE WHEN {takes} THEN j.size ELSE 0 END) OVER (ORDER BY j.id) AS upto FROM placed AS j) "
             f"SELECT j.id, j.lane, j.created, j.free, j.together, j.read_at, {_SELECTED}, "
             "coalesce(w.started, 0), coalesce(w.finished, 0), w.id "
-            f"FROM summed AS j LEFT JOIN {TABLE} AS o ON o.id = j.id AND {takes} AND j.taken <= {p('limit')} "
-            f"AND (j.upto <= {p('limit', 'span_bytes')} OR j.upto = j.size) "
-            f"LEFT JOIN {TABLE}_attempts AS w ON w.id = o.id ORDER BY j.id"
+            f"FROM summed AS j {self._store.beside(TABLE, 'o', 'j.id', taken)} "
+            f"{self._store.beside(f'{TABLE}_attempts', 'w', 'o.id')} ORDER BY j.id"
         )
 
     def _topics(self) -> str:
@@ -297,13 +299,11 @@ class SqlOutbox:
         """Remove what has left; ``keep``: to the table of what was published."""
         if not queue:
             return []
-        where, ids = self._ids(queue)
+        where, ids = self._messages(queue)
         asks = [self._copy("published", where, ids, {"published": self._store.NOW})] if keep else []
         asks.append(self._delete(TABLE, where, ids))
         noted = [queued for queued in queue if queued.noted]
-        if len(noted) < len(queue):
-            where, ids = self._ids(noted)
-        return [*asks, self._delete(f"{TABLE}_attempts", where, ids)] if noted else asks
+        return [*asks, self._delete(f"{TABLE}_attempts", *self._ids(noted))] if noted else asks
 
     def delay(self, delay: Delay) -> list[Ask[None]]:
         """Let a message, and with it its lane, wait."""
@@ -325,9 +325,9 @@ class SqlOutbox:
             "dead_at": self._store.NOW,
         }
         counts = {"started": max(queued.started, queued.finished + 1), "finished": queued.finished + 1}
-        where, ids = self._ids([queued])
+        where, ids = self._messages([queued])
         copied = self._copy("dead", where, {**ids, **counts, "error": death.error}, more)
-        return [copied, self._delete(TABLE, where, ids), self._delete(f"{TABLE}_attempts", where, ids)]
+        return [copied, self._delete(TABLE, where, ids), self._delete(f"{TABLE}_attempts", *self._ids([queued]))]
 
     def _trouble(self, queued: Queued, started: int, finished: int, micros: int | None, error: str) -> Ask[None]:
         p = self._store.p
@@ -347,6 +347,9 @@ class SqlOutbox:
 
     def _delete(self, table: str, where: str, ids: Mapping[str, Any]) -> Ask[None]:
         return self._write(f"DELETE FROM {table} WHERE {where}", ids)
+
+    def _messages(self, queue: Sequence[Queued]) -> tuple[str, dict[str, Any]]:
+        return self._store.numbered(TABLE, [queued.id for queued in queue])
 
     def _ids(self, queue: Sequence[Queued]) -> tuple[str, dict[str, Any]]:
         among, params = self._store.among("token", "id", [queued.id for queued in queue])

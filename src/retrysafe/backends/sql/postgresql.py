@@ -123,6 +123,9 @@ _ONE_ROW = "{0} || '' = {0}"
 """True, and rare by the estimate of the server: so it looks up row after row by the index, and has one plan for all
 lengths. By the length that it sees or guesses, it would read a table without statistics, as a new one is, from end to
 end for each statement."""
+_BY_NUMBER = "{0} AS {1} WHERE {1}.id >= {2} AND {1}.id <= {2}{3} ORDER BY {1}.id LIMIT 1"
+"""One row, by the index of ids. Of a table whose removed rows a snapshot keeps, statistics say that it is empty. To
+walk through any index with that column costs as much as to look up one id, unless an order is wanted that one has."""
 
 CHANNEL = "retrysafe_outbox"
 """On which relays listen. Channels are the database's: relays of another schema only look once more than they must."""
@@ -339,6 +342,17 @@ class PostgresqlStore(SqlStore):
         """The condition, behind an expression, that it is in an array; see `_GUESSED`."""
         cast = self.CASTS[kind]
         return f"= ANY (CAST(:{name} AS {cast}[]) || array_fill(CAST(NULL AS {cast}), '{{{_GUESSED}}}'))"
+
+    def beside(self, table: str, name: str, number: str, only: str = "") -> str:
+        """See `_BY_NUMBER`."""
+        return (
+            f"LEFT JOIN LATERAL (SELECT {name}.* FROM {_BY_NUMBER.format(table, name, number, only)}) AS {name} ON true"
+        )
+
+    def numbered(self, table: str, ids: Sequence[int]) -> tuple[str, dict[str, Any]]:
+        """By the places of the rows, since no id is looked up otherwise: for rows that are never changed."""
+        one = f"SELECT o.ctid FROM {_BY_NUMBER.format(table, 'o', 'n.id', '')}"
+        return f"ctid = ANY (ARRAY(SELECT ({one}) FROM unnest(CAST(:ids AS bigint[])) AS n (id)))", {"ids": list(ids)}
 
     def rows_of(self, keys: Sequence[bytes], fingerprints: Sequence[bytes]) -> tuple[str, dict[str, Any]]:
         """Two parameters for all rows, for the reason given at `among`."""
