@@ -431,7 +431,7 @@ def test_a_batch_does_not_walk_through_what_is_kept_by_a_snapshot(postgresql: st
                 place.sql(f"ANALYZE retrysafe_outbox{table}")
             place.sql(f"{written.format(f'{bucket(of)}, {of}')} FROM generate_series(1, 100)")
             outbox, looks = outbox_of(connect(url))[0], asks(place)
-            stretch = run(ask(outbox.due(bucket(of), Span(0, 200), most(200, 1 << 20))), connect(url).client())
+            stretch = run(ask(outbox.due(bucket(of), ReadSpan(0, 200), most(200, 1 << 20))), connect(url).client())
             looks = {name: looks[name] for name in ("batch", "lane")} | {
                 "leave": outbox.leave(stretch.queue, keep=False)[0].request
             }
