@@ -88,6 +88,7 @@ def test_a_run_meets_every_store_broker_and_version(request: pytest.FixtureReque
     assert {*OTHER_VERSIONS} <= {*chain(*wanted.values())}
 
 
+@pytest.mark.one_of("the suite's own tools", of=2)
 @pytest.mark.slow
 def test_a_run_says_what_it_leaves(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     pytester.makepyfile(test_it=TESTS)

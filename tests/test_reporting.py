@@ -83,6 +83,7 @@ FAILING = {
 }
 
 
+@pytest.mark.one_of("the suite's own tools", of=2)
 @pytest.mark.slow
 def test_a_lost_test_is_one_failure_and_the_run_goes_on(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch

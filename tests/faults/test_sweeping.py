@@ -36,6 +36,7 @@ from tests.faults.helpers import (
     standing,
     until,
 )
+from tests.proving.effort import effort
 
 KINDS = ("sqlite", "psycopg", "psycopg async", "asyncpg", "sqlite async")
 STORES = ("sqlite", "psycopg")
@@ -336,7 +337,7 @@ def test_killed_sweepers_lose_nothing_while_others_claim(
     kills = 0
     while standing(url) or any(worker.is_alive() for worker in workers):
         # the first three die in any case: on a slow machine a sweep may be over before it is killed
-        suicidal = chance.choice(("before", "behind", "")[: 2 if kills < 3 else 3]) if kills < 8 else ""
+        suicidal = chance.choice(("before", "behind", "")[: 2 if kills < 3 else 3]) if kills < effort(4, 8) else ""
         with Child("sweeping", url, str(path) if archived else "", suicidal) as child:
             target = chance.randrange(0, 60)
             left = sum(standing(url).values())

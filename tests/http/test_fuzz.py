@@ -67,6 +67,7 @@ async def target(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         yield Target(fleet.address, path)
 
 
+@pytest.mark.one_of("requests of a fuzzer", of=3)
 @pytest.mark.slow
 async def test_any_bytes_on_the_wire_are_answered_below_500_and_have_their_effect_once(target: Target) -> None:
     number = int(os.environ.get("RETRYSAFE_FUZZ_SEED", secrets.randbits(32)))
@@ -80,6 +81,7 @@ async def test_any_bytes_on_the_wire_are_answered_below_500_and_have_their_effec
     assert {201, 200, 400, 413, 422} <= fuzzer.statuses.keys()
 
 
+@pytest.mark.one_of("requests of a fuzzer", of=3)
 @pytest.mark.slow
 async def test_described_requests_are_answered_below_500_and_have_their_effect_once(target: Target) -> None:
     described = fuzzed.application("").openapi()
@@ -87,6 +89,7 @@ async def test_described_requests_are_answered_below_500_and_have_their_effect_o
     assert set(target.lines()) == {1}
 
 
+@pytest.mark.one_of("requests of a fuzzer", of=3)
 @pytest.mark.slow
 async def test_the_demos_api_charges_once_whatever_its_description_allows(tmp_path: Path) -> None:
     books = tmp_path / "ledger.jsonl"

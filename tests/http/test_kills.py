@@ -19,6 +19,7 @@ BETWEEN = 60
 """Answers between two kills."""
 
 
+@pytest.mark.one_of("servers that are killed under load", of=2)
 @pytest.mark.slow
 @each_row("bank", [False, True], ids=["transactional", "keyed"])
 async def test_on_sqlite_every_order_has_one_line_whoever_is_killed(tmp_path: Path, *, bank: bool) -> None:
@@ -27,6 +28,7 @@ async def test_on_sqlite_every_order_has_one_line_whoever_is_killed(tmp_path: Pa
     assert report.replays >= REQUESTS // 3
 
 
+@pytest.mark.one_of("servers that are killed under load", of=2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("service", "bank"), [("postgresql", False), ("redis", True)], ids=["postgresql-transactional", "redis-keyed"]

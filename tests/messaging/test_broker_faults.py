@@ -313,6 +313,7 @@ async def queues(broker: RabbitMQServer, *names: str, **arguments: Any) -> Async
             await channel.queue_delete(name)
 
 
+@pytest.mark.one_of("queues that take no more", of=2)
 async def test_a_full_queue_gives_nothing_up_and_nothing_overtakes(broker: RabbitMQServer, outbox: Place) -> None:
     """`reject-publish`: whatever did not fit leaves when there is room, and what was written later leaves later."""
     from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
@@ -339,6 +340,7 @@ async def test_a_full_queue_gives_nothing_up_and_nothing_overtakes(broker: Rabbi
         await publisher.aclose()
 
 
+@pytest.mark.one_of("queues that take no more", of=2)
 async def test_refusals_of_a_full_queue_are_the_same_for_every_message(broker: RabbitMQServer) -> None:
     from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 
@@ -353,6 +355,7 @@ async def test_refusals_of_a_full_queue_are_the_same_for_every_message(broker: R
     assert len(set(refused)) == 1
 
 
+@pytest.mark.one_of("queues that take no more", of=2)
 async def test_a_message_over_the_brokers_limit_is_refused_alone(broker: RabbitMQServer) -> None:
     """RabbitMQ closes the channel for it, and tells nothing of those that were under way beside it."""
     limit = "application:set_env(rabbit, max_message_size, {})."
@@ -369,6 +372,7 @@ async def test_a_message_over_the_brokers_limit_is_refused_alone(broker: RabbitM
         await asyncio.to_thread(control, broker, "eval", limit.format(134217728))
 
 
+@pytest.mark.one_of("queues that take no more", of=2)
 async def test_an_exchange_that_is_removed_stalls_and_blames_no_message(broker: RabbitMQServer) -> None:
     import aio_pika
 
@@ -395,6 +399,7 @@ async def test_an_exchange_that_is_removed_stalls_and_blames_no_message(broker: 
     assert {one.status for one in removed} <= {PublishStatus.STALLED, PublishStatus.UNKNOWN}
 
 
+@pytest.mark.one_of("queues that take no more", of=2)
 async def test_a_queue_that_does_not_confirm_keeps_only_its_own_messages(broker: RabbitMQServer, outbox: Place) -> None:
     """A quorum queue that has lost its majority: here its process is suspended."""
     from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
@@ -422,6 +427,7 @@ async def test_a_queue_that_does_not_confirm_keeps_only_its_own_messages(broker:
         await publisher.aclose()
 
 
+@pytest.mark.one_of("queues that take no more", of=2)
 async def test_a_broker_without_disk_takes_nothing_and_nobody_hangs(broker: RabbitMQServer) -> None:
     """It lets publishers wait, without a word: the publisher says after its time that no message is to blame."""
     async with rabbitmq(broker.url) as publishing:

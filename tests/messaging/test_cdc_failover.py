@@ -73,6 +73,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("retrysafe.messaging.cdc.following.AGAIN", 0.05)
 
 
+@pytest.mark.one_of("failovers of a log", of=3)
 @pytest.mark.slow
 async def test_a_standby_without_the_slot_gets_one_and_the_table_has_what_the_lost_log_had() -> None:
     programs = postgresql_programs()
@@ -96,6 +97,7 @@ async def test_a_standby_without_the_slot_gets_one_and_the_table_has_what_the_lo
         assert place.told("slot_created") == 2 * [{"slot": place.slot.name, "reason": "missing"}]
 
 
+@pytest.mark.one_of("failovers of a log", of=3)
 @pytest.mark.slow
 async def test_a_slot_that_the_server_keeps_on_its_standby_is_read_on() -> None:
     """PostgreSQL 17 and later: ``failover`` and ``sync_replication_slots``."""
@@ -114,6 +116,7 @@ async def test_a_slot_that_the_server_keeps_on_its_standby_is_read_on() -> None:
         assert not place.told("slot_created")
 
 
+@pytest.mark.one_of("failovers of a log", of=3)
 @pytest.mark.slow
 async def test_a_standby_that_lagged_repeats_what_it_has_not_seen_leave() -> None:
     """A commit that never reached it may have left: the message of a transaction that is lost."""

@@ -43,7 +43,7 @@ def run(folder: Path, kind: str, *command: str, **variables: str) -> subprocess.
         [sys.executable, *command],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=450,
         check=False,
         env=environment() | given,
         cwd=ROOT,
@@ -84,6 +84,7 @@ def test_staff_operate_keys_in_the_admin(kind: str, tmp_path: Path) -> None:
     assert int(ran[1]) > 12
 
 
+@pytest.mark.one_of("commands of Django's office", of=2)
 def test_every_command_works_on_the_settings_store(project: Path) -> None:
     status = manage(project, "retrysafe", "status", "--json")
     assert status.returncode == 0, status.stderr
@@ -102,6 +103,7 @@ def test_every_command_works_on_the_settings_store(project: Path) -> None:
         assert done.returncode == 0, (verb, done.stderr)
 
 
+@pytest.mark.one_of("commands of Django's office", of=2)
 def test_the_doctor_examines_the_project_and_its_store(project: Path) -> None:
     done = manage(project, "retrysafe", "doctor", "--json", "--fail-on", "error")
     assert done.returncode == 0, done.stderr
@@ -121,6 +123,7 @@ def test_the_doctor_examines_the_project_and_its_store(project: Path) -> None:
     assert (broken.returncode, "sqlite-indexes" in broken.stdout) == (1, True), broken.stderr
 
 
+@pytest.mark.one_of("commands of Django's office", of=2)
 def test_the_doctor_finds_settings_in_the_working_directory(tmp_path: Path) -> None:
     (tmp_path / "shop_settings.py").write_text('SECRET_KEY, INSTALLED_APPS, ROOT_URLCONF = "s", [], "shop_urls"')
     (tmp_path / "shop_urls.py").write_text("urlpatterns = []")
@@ -137,6 +140,7 @@ def test_the_doctor_finds_settings_in_the_working_directory(tmp_path: Path) -> N
     assert (wrong.returncode, "'absent_settings'" in wrong.stderr) == (2, True), wrong.stderr
 
 
+@pytest.mark.one_of("commands of Django's office", of=2)
 def test_options_of_djangos_are_heeded_and_exit_codes_kept(project: Path) -> None:
     settings = ("--settings", "tests.office.settings", f"--pythonpath={project}")
     done = run(project, "sqlite", "-m", "django", "retrysafe", "keys", "list", "--count", *settings)
@@ -150,6 +154,7 @@ def test_options_of_djangos_are_heeded_and_exit_codes_kept(project: Path) -> Non
     assert "manage.py retrysafe" in helped.stdout
 
 
+@pytest.mark.one_of("commands of Django's office", of=2)
 def test_it_can_be_called_from_code(project: Path) -> None:
     called = (
         "import io; from django.core.management import call_command, CommandError; out = io.StringIO()\n"
@@ -162,6 +167,7 @@ def test_it_can_be_called_from_code(project: Path) -> None:
     assert "as it should" in done.stdout, done.stderr
 
 
+@pytest.mark.one_of("commands of Django's office", of=2)
 def test_boundaries_are_described_under_django(tmp_path: Path) -> None:
     managed = manage(tmp_path, "retrysafe", "describe", "tests.office.bank")
     assert managed.returncode == 0, managed.stderr

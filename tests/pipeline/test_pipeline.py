@@ -28,6 +28,7 @@ FULL = {"kafka-cluster": 100_000}
 INSERT = "INSERT INTO applied (order_id, customer, number)"
 
 
+@pytest.mark.one_of("pipelines whose processes are killed", of=3)
 @pytest.mark.slow
 @pytest.mark.fault(7, 9, 50)
 @pytest.mark.parametrize("kind", ["rabbitmq", "redis"])
@@ -42,6 +43,7 @@ async def test_every_order_is_applied_once_and_in_order_whoever_is_killed(kind: 
     assert min(run.kills.values()) > 0
 
 
+@pytest.mark.one_of("pipelines whose processes are killed", of=3)
 @pytest.mark.slow
 @pytest.mark.fault(7, 9, 50, 51)
 @pytest.mark.parametrize(
@@ -72,6 +74,7 @@ async def test_every_order_is_applied_once_and_in_order_although_the_broker_is_k
     assert run.broker_kills == 1
 
 
+@pytest.mark.one_of("pipelines whose processes are killed", of=3)
 @pytest.mark.fault(7, 9, 50)
 @pytest.mark.slow
 @pytest.mark.parametrize("relays", [("log_relay",), ("relay", "log_relay", "relay")], ids=["log", "switched"])

@@ -53,6 +53,7 @@ def _run(folder: Path, stopped_at: int, *workers: str, tests: str = TESTS) -> tu
     return done.returncode, run
 
 
+@pytest.mark.one_of("the suite's own tools", of=2)
 @pytest.mark.parametrize("workers", [(), ("-p", "xdist.plugin", "-n", "2")], ids=["alone", "workers"])
 def test_passed_tests_are_not_run_again(tmp_path: Path, workers: tuple[str, ...]) -> None:
     ended, first = _run(tmp_path, 3, *workers)

@@ -54,6 +54,7 @@ def _check(path: str) -> None:
             assert db.execute(f"SELECT count(*) FROM {table}").fetchone() == (1,)
 
 
+@pytest.mark.one_of("handlers that crash at every call", of=3)
 def test_a_checkout_in_steps_survives_a_crash_at_every_call(tmp_path: Path) -> None:
     report = crash_points(_checkout, fresh=partial(_fresh, tmp_path), check=_check, pairs=20)
     assert report.ok, str(report)
