@@ -340,6 +340,7 @@ def test_a_load_that_cannot_be_is_refused(options: list[str], complaint: str, ca
     assert complaint in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_result_that_the_store_cannot_keep_is_refused(capsys: Output) -> None:
     url = "dynamodb://table?region=us-east-1&endpoint=http://127.0.0.1:1"
     assert main(["bench", "--store", url, "--result", "1MB"]) == 2
