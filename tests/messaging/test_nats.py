@@ -20,7 +20,7 @@ from retrysafe.messaging.brokers.nats.confirms import result_of
 from retrysafe.messaging.brokers.nats.connecting import Forbidden
 from retrysafe.messaging.brokers.nats.consumer import _quote
 from retrysafe.messaging.brokers.nats.messages import content_of, envelope_from, headers_of, subject_of
-from retrysafe.messaging.brokers.nats.pinned import Partition, ReplyTag
+from retrysafe.messaging.brokers.nats.pinned import PinnedPartition, ReplyTag
 from retrysafe.messaging.cloudevents import Mode
 from retrysafe.protocol.messages import Delivery, PublishStatus
 from retrysafe.testing.consumers import Trial, numbers
@@ -37,7 +37,7 @@ class Turns:
     """A partition whose server is the test."""
 
     def __init__(self) -> None:
-        self.partition = Partition("orders.0", "group-orders", LEASE)
+        self.partition = PinnedPartition("orders.0", "group-orders", LEASE)
         self.partition.reconnect("inbox")
 
     def message(self, sequence: int, pin: str = "ours", *, now: float = 0.0, delivered: int = 1) -> Delivery | None:

@@ -87,7 +87,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a former owner of a NATS partition settles a message of the new one",
-        "messaging.brokers.nats.pinned:Partition.settle",
+        "messaging.brokers.nats.pinned:PinnedPartition.settle",
         never("_is_over"),
         (f"{NATS}::test_messages_that_may_have_been_handed_out_again_are_not_settled",),
         rows=(52,),

@@ -57,7 +57,7 @@ def ask(work: Coroutine[Any, Any, T], most: float = _MOST) -> T:
         raise TimeoutError from None
 
 
-class Row(NamedTuple):
+class BrokerCheck(NamedTuple):
     """One check of settings: ``fails`` is asked of each in the facts of a kind.
 
     asks: the question, of which "no" is the finding.
@@ -80,10 +80,12 @@ class Row(NamedTuple):
         return self.evidence.format(", ".join(names)) if names else None
 
 
-error, warning, note = (partial(Row, severity) for severity in (Severity.ERROR, Severity.WARNING, Severity.NOTE))
+error, warning, note = (
+    partial(BrokerCheck, severity) for severity in (Severity.ERROR, Severity.WARNING, Severity.NOTE)
+)
 
 
-def checks_of(page: str, *rows: Row) -> tuple[Check, ...]:
+def checks_of(page: str, *rows: BrokerCheck) -> tuple[Check, ...]:
     """The checks of a broker, which a page explains."""
     return tuple(Check(row.id, row.asks, row.severity, row.fix, page, row.judge) for row in rows)
 

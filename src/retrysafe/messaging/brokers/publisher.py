@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
-from retrysafe.messaging.brokers.sessions import Closable, SessionOwner
+from retrysafe.messaging.brokers.sessions import ClosableSession, SessionOwner
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 
 GRACE = 1.0
@@ -24,7 +24,7 @@ _CUT_OFF = PublishResult(
 )
 
 
-class ClosablePublisher(Closable, Protocol):
+class ClosablePublisher(ClosableSession, Protocol):
     """A session that publishes."""
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:

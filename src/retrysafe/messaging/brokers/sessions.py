@@ -20,7 +20,7 @@ from retrysafe.errors import ConfigurationError
 T = TypeVar("T")
 
 
-class Closable(Protocol):
+class ClosableSession(Protocol):
     """An opened session."""
 
     async def close(self) -> None:
@@ -28,7 +28,7 @@ class Closable(Protocol):
         ...
 
 
-S = TypeVar("S", bound=Closable)
+S = TypeVar("S", bound=ClosableSession)
 
 
 class _CallUnderWay(NamedTuple):

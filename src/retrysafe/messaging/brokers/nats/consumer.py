@@ -21,7 +21,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.consumer import AssignedConsumer, ConsumerSession, names_of
 from retrysafe.messaging.brokers.nats.connecting import LOST, NatsLink, connect
 from retrysafe.messaging.brokers.nats.messages import subject_of
-from retrysafe.messaging.brokers.nats.pinned import GROUP, Partition
+from retrysafe.messaging.brokers.nats.pinned import GROUP, PinnedPartition
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.messages import Delivery
@@ -84,7 +84,9 @@ class NatsConsumer(AssignedConsumer["_NatsSession"]):
         names = names_of(topics, prefetch, prefetch_bytes, group)
         held_for, within = seconds_of(lease, "lease"), seconds_of(timeout, "timeout")
         places = [place for topic in names for place in partitions_of(topic, partitions)]
-        durables = {place: Partition(place, f"{_quote(group)}-{_quote(prefix + place)}", held_for) for place in places}
+        durables = {
+            place: PinnedPartition(place, f"{_quote(group)}-{_quote(prefix + place)}", held_for) for place in places
+        }
         watching = Observers((LoggingObserver(),) if observers is None else observers)
 
         def new_session() -> _NatsSession:
@@ -103,7 +105,7 @@ class _NatsSession(ConsumerSession):
         self,
         url: str,
         credentials: str | None,
-        partitions: Mapping[str, Partition],
+        partitions: Mapping[str, PinnedPartition],
         prefix: str,
         group: str,
         limits: tuple[int, int],
@@ -182,7 +184,7 @@ class _NatsSession(ConsumerSession):
                         await self._leave(connection, self._partitions[place])
         await self._hang_up()
 
-    async def _subscribe(self, connection: NatsLink, streams: JetStreamContext, partition: Partition) -> None:
+    async def _subscribe(self, connection: NatsLink, streams: JetStreamContext, partition: PinnedPartition) -> None:
         """Make the durable consumer, if it is not there, and listen to what it hands out."""
         subject = subject_of(self._prefix, partition.place)
         stream = await streams.find_stream_name_by_subject(subject)
@@ -207,13 +209,13 @@ class _NatsSession(ConsumerSession):
         partition.next = f"{stream}.{partition.durable}"
         await self._listen(connection, partition)
 
-    async def _listen(self, connection: NatsLink, partition: Partition) -> None:
+    async def _listen(self, connection: NatsLink, partition: PinnedPartition) -> None:
         inbox = connection.client.new_inbox()
         listening = partial(self._take_in, connection, partition)
         self._listening[partition.place] = await connection.client.subscribe(f"{inbox}.*", cb=listening)
         partition.reconnect(inbox)
 
-    async def _take_in(self, connection: NatsLink, partition: Partition, message: Msg) -> None:
+    async def _take_in(self, connection: NatsLink, partition: PinnedPartition, message: Msg) -> None:
         if self._connection is not connection:
             return
         delivery, given_up = partition.arrive(message, asyncio.get_running_loop().time())
@@ -254,7 +256,7 @@ class _NatsSession(ConsumerSession):
                 async with asyncio.timeout(_TEND if taking_over else self._lease / 6):
                     await asyncio.sleep(_TEND) if taking_over else await self._room.wait()
 
-    async def _ask(self, connection: NatsLink, partition: Partition) -> None:
+    async def _ask(self, connection: NatsLink, partition: PinnedPartition) -> None:
         now = asyncio.get_running_loop().time()
         if partition.is_lost:
             await connection.close()
@@ -268,7 +270,7 @@ class _NatsSession(ConsumerSession):
             answers, request = asked
             await connection.client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{partition.next}", request, reply=answers)
 
-    async def _take_over(self, connection: NatsLink, partition: Partition) -> None:
+    async def _take_over(self, connection: NatsLink, partition: PinnedPartition) -> None:
         held, turn = len(partition.held), partition.turn
         info = await _ask_jetstream(connection, f"CONSUMER.INFO.{partition.next}", self._timeout)
         if self._connection is connection:
@@ -306,7 +308,7 @@ class _NatsSession(ConsumerSession):
                 fields = {"stream": partition.place, "group": self._group, "messages": removed}
                 self._observers.emit("messages_trimmed", _NAME, "", b"", "", fields)
 
-    async def _leave(self, connection: NatsLink, partition: Partition) -> None:
+    async def _leave(self, connection: NatsLink, partition: PinnedPartition) -> None:
         """Let another consumer have a partition at once, instead of after the lease.
 
         What was asked for must not be open any more when messages are given back: the server would give them to it.

@@ -52,7 +52,7 @@ class ReplyTag:
     sequence: int
 
 
-class Partition:
+class PinnedPartition:
     """A consumer's state of one partition. Instants are seconds of one clock."""
 
     def __init__(self, place: str, durable: str, lease: float) -> None:
