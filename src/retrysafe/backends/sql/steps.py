@@ -109,7 +109,7 @@ class SqlSteps:
         """One INSERT; the row that says that the run goes back keeps the record as it is meanwhile."""
         held = work.held is not None
         sql = self.decision_sql if held and row.at == DECISION else self.inserts[held, joined]
-        gate = {"gate": _gate(work, row.at)} if joined and self.GATE else {}
+        gate: dict[str, Any] = {"gate": _gate(work, row.at)} if joined and self.GATE else {}
         return self._query(sql, work, row.at, row, **gate)
 
     def change(self, work: Work, row: StepRow, before: StepState) -> Ask[bool]:
