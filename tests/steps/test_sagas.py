@@ -194,6 +194,25 @@ async def test_compensations_of_async_code_end_although_it_is_cancelled(on_sqlit
     await boundary.aclose()
 
 
+async def test_a_lease_that_is_lost_on_the_way_back_is_told_as_that(on_sqlite: Make) -> None:
+    boundary = on_sqlite(effects="keyed", permanent=ValueError)
+
+    async def cancel(booking: str) -> None:
+        assert claim._held is not None
+        claim._held.lose()
+        await asyncio.sleep(0)
+
+    async def trip() -> None:
+        async with claim:
+            await claim.step("flight", asyncio.sleep, 0, undo=cancel)
+            raise ValueError("no car")
+
+    claim = boundary.claim("trip")
+    with pytest.raises(LeaseLost):
+        await asyncio.create_task(trip())
+    await boundary.aclose()
+
+
 @pytest.mark.slow
 def test_a_stale_attempt_goes_neither_back_nor_forward(on_sqlite: Make) -> None:
     boundary = on_sqlite(effects="keyed", permanent=ValueError, lease="250ms")

@@ -22,7 +22,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from retrysafe.cancellation import run_to_completion
+from retrysafe.cancellation import is_cancelled, run_to_completion
 from retrysafe.claims.codec import decode_failure
 from retrysafe.claims.functions import kind_of
 from retrysafe.claims.lease import clock
@@ -137,8 +137,10 @@ class ClaimSteps(Course):
     def _raise(self, given: BaseException | None, error: BaseException | None) -> None:
         if error is not None and error is not given:
             raise error from given
-        if self._cancelled is not None:
+        if self._cancelled is not None and is_cancelled():
             raise self._cancelled
+        if self._cancelled is not None:  # by us, and taken back
+            raise LeaseLost("The lease was lost while the run went back.") from given
 
     def _concluding(self) -> Steps[Any]:
         if self.rows or self.asked:
