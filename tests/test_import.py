@@ -53,13 +53,11 @@ OF_FEATURES = {
     "retrysafe.backends.joining": "tx=",
     "retrysafe.backends.migrations": "stores that have a schema",
     "retrysafe.backends.schema": "the same",
-    "retrysafe.backends.urls": "stores behind a URL of a server or file",
     "retrysafe.claims.batch": "many claims at once",
     "retrysafe.claims.declaration": "@declare and sentence=",
     "retrysafe.claims.encryption": "encryption=",
     "retrysafe.claims.pydantic_models": "results that are models",
     "retrysafe.protocol.caching": "layered()",
-    "retrysafe.protocol.client": "stores with connections; type checkers",
     "retrysafe.protocol.migrating": "stores that have a schema",
     "retrysafe.protocol.quotas": "quota=",
 }

@@ -23,8 +23,8 @@ from retrysafe.gateway.fields import Hop
 from retrysafe.http import bodies, conditional, keys, messages
 from retrysafe.http.client import bodies as client_bodies
 from retrysafe.http.client import policy, redirects
-from retrysafe.http.client.redirects import Target
-from retrysafe.http.client.results import Answer
+from retrysafe.http.client.redirects import RequestTarget
+from retrysafe.http.client.results import ServerAnswer
 from retrysafe.http.messages import Headers, Request
 from retrysafe.http.problems import Refusal
 from retrysafe.http.routes import Routes
@@ -134,8 +134,8 @@ def hashed(chunks: list[bytes]) -> bytes:
     return hash.digest()
 
 
-def answer(**fields: str) -> Answer:
-    return Answer(307, {name.replace("_", "-"): value for name, value in fields.items()}, "", None)
+def answer(**fields: str) -> ServerAnswer:
+    return ServerAnswer(307, {name.replace("_", "-"): value for name, value in fields.items()}, "", None)
 
 
 def delivered(scheme: Scheme, **fields: str) -> Any:
@@ -187,11 +187,11 @@ READ: dict[str, tuple[Callable[[Any], Any], Callable[[int], Any]]] = {
     ),
     "a webhook's Retry-After": (lambda value: delivering.retry_after(value, value, 0.0), lambda n: "1 Jan " * n),
     "a Location": (
-        lambda value: redirects.follow(Target("GET", "http://a/b", False), answer(location=value)),
+        lambda value: redirects.follow(RequestTarget("GET", "http://a/b", False), answer(location=value)),
         lambda n: "../" * n + "x",
     ),
     "a Location's host": (
-        lambda value: redirects.follow(Target("GET", "http://a/b", False), answer(location=value)),
+        lambda value: redirects.follow(RequestTarget("GET", "http://a/b", False), answer(location=value)),
         lambda n: "http://" + "\u00e9" * n + "/",
     ),
     "a problem document": (

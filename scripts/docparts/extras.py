@@ -7,8 +7,14 @@ import tomllib
 
 from docparts import ROOT
 from docparts.markdown import codes, table
+from retrysafe.backends.registry import specs
 from retrysafe.messaging.brokers import registry
 
+OF_STORES = {
+    spec.extra: (f"{spec.title}, sync and async", f"how-to/run-on-{spec.extra}")
+    for spec in specs()
+    if spec.extra == spec.name != "redis"  # this extra is for a broker, too
+}
 PURPOSES = {
     "psycopg": ("PostgreSQL, sync and async", "how-to/migrate-the-schema"),
     "postgresql": ("the same as `psycopg`", "how-to/migrate-the-schema"),
@@ -19,8 +25,7 @@ PURPOSES = {
         "how-to/guard-a-block-in-my-transaction",
     ),
     "redis": ("Redis and Valkey as a store; Redis Streams", "how-to/run-on-redis-or-valkey"),
-    "dynamodb": ("DynamoDB, sync and async", "how-to/run-on-dynamodb"),
-    "mongodb": ("MongoDB, sync and async", "how-to/run-on-mongodb"),
+    **OF_STORES,
     "django": ("aliases of `DATABASES`, views, migrations", "how-to/use-in-django"),
     "drf": ("views of Django REST framework", "how-to/http-drf"),
     "alembic": ("the schema as Alembic revisions", "how-to/own-the-schema"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from docparts import ROOT, faults, twice
 from docparts.markdown import table
@@ -14,6 +14,7 @@ from retrysafe.protocol.retry_table import ANSWERS, WITHHELD, Prospect, prospect
 from retrysafe.protocol.store import Capabilities
 from tests.proving.breaks.table import all_breaks
 from tests.proving.proofs import MODES, Proof, Run, read
+from tests.stores import harnesses
 
 PROOFS = ROOT / "tests/proving/proofs.json"
 MUTATION = ROOT / "tests/proving/mutation.json"
@@ -35,33 +36,6 @@ OF_TESTS = ("mutants", "histories: the checker")
 """Proofs of the tests: what they inject is no fault of a store, and counts as none."""
 
 
-class Settings(NamedTuple):
-    """The settings that are checked before the first claim of a process."""
-
-    refused: str
-    warned: str
-
-
-SETTINGS: dict[str, Settings] = {
-    "memory": Settings("nothing", "nothing"),
-    "sqlite": Settings("a `synchronous` other than FULL, NORMAL or EXTRA in the URL", "nothing"),
-    "postgresql": Settings("a server in recovery", "`fsync` or `full_page_writes` off, `synchronous_commit` off"),
-    "mysql": Settings(
-        "a read-only server, READ UNCOMMITTED, `innodb_rollback_on_timeout`, versions that are too old",
-        "`innodb_flush_log_at_trx_commit` or `sync_binlog` other than 1, a small `max_allowed_packet`",
-    ),
-    "redis": Settings(
-        "a replica, a `maxmemory-policy` other than noeviction with `maxmemory` set",
-        "such a policy without `maxmemory`, no AOF, `appendfsync no`, lagging replicas, hidden settings",
-    ),
-    "dynamodb": Settings(
-        "a table with another key",
-        "a global table that is not strongly consistent, no time to live, answers without a Date, hidden settings",
-    ),
-    "mongodb": Settings("nothing", "a server that is no replica set, no TTL index"),
-}
-
-
 # ---------------------------------------------------------------- what is promised
 
 
@@ -75,7 +49,7 @@ def _store(known: Capabilities, run: Run | None) -> str:
     modes = [ground for ground in ModeKind if known.transactions or ground not in (ModeKind.OWN, ModeKind.JOINED)]
     rows = [(twice.NAMES[ground], PROMISES[ground], _shown(run, known.name, ground)) for ground in modes]
     refused = "" if known.transactions else '\n`effects="transactional"` is refused when the boundary is built.\n'
-    settings = SETTINGS[known.name]
+    settings = harnesses.SETTINGS[known.name]
     return (
         f"### {known.name}\n\n"
         + table(("mode", "what is promised", "what runs have shown"), rows)

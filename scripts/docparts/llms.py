@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 
 from docparts import ROOT
+from retrysafe.backends.registry import specs
 
+_STORES = ", ".join(spec.title for spec in specs() if spec.name != "memory")
 FILE = ROOT / "docs" / "llms.txt"
-HEAD = """# retrysafe
+HEAD = f"""# retrysafe
 
 > A Python library that makes an operation safe to retry: the effect happens once, and a retry gets the first answer. It
-> claims an idempotency key in a store (SQLite, PostgreSQL, MySQL, Redis, DynamoDB, MongoDB), and stores the outcome.
+> claims an idempotency key in a store ({_STORES}), and stores the outcome.
 
 Read "For coding agents" first: it is enough to write a guarded operation and to test it by crashes.
 """

@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 from docparts.markdown import table
 from retrysafe.protocol.outcomes import ModeKind
+from tests.stores.harnesses import LOSSES
 
-RUNS, SAME = "runs again, with the same derived keys", "the same"
-TWICE = "**the effect may happen twice**"
-TOGETHER = "the effect is lost with its record; a retry runs again, and has it once"
+SAME = "the same"
 NAMES = {
     ModeKind.OWN: "transactional, the boundary's own transaction",
     ModeKind.JOINED: "transactional, `tx=`",
@@ -27,16 +26,6 @@ class Case(NamedTuple):
     happens: str
     again: str
     twice: str
-
-
-class Loss(NamedTuple):
-    """Something that happens to a store, and what a retry then does to the effects of each mode."""
-
-    happens: str
-    lost: str
-    keyed: str
-    external: str
-    transactional: str = ""
 
 
 DIES = "the attempt raises, is cancelled, or dies before commit"
@@ -114,97 +103,6 @@ BY_MODE: dict[ModeKind, tuple[Case, ...]] = {
     ),
 }
 
-CRASH = "what was not on disk"
-FAILOVER = "what the replica had not received"
-RESTORED = "what was recorded since"
-BY_STORE: dict[str, tuple[Loss, ...]] = {
-    "memory": (
-        Loss("the process ends", "everything", RUNS, TWICE),
-        Loss(
-            "a second process",
-            "nothing: each has records of its own",
-            "runs in each, with the same derived keys",
-            TWICE,
-        ),
-    ),
-    "sqlite": (
-        Loss("power fails with synchronous=NORMAL, or on a disk that lies about syncing", CRASH, RUNS, TWICE, TOGETHER),
-        Loss("the disk or the file is lost", "everything", RUNS, TWICE, TOGETHER),
-        Loss(
-            "a network file system whose locks do not work",
-            "nothing, but two machines may both win a claim",
-            "runs in both, with the same derived keys",
-            TWICE,
-            "**rows may be written twice, or the file be damaged**",
-        ),
-        Loss("a backup is restored", RESTORED, RUNS, TWICE, TOGETHER),
-    ),
-    "postgresql": (
-        Loss("a failover to an asynchronous replica", FAILOVER, RUNS, TWICE, TOGETHER),
-        Loss("a crash with fsync=off or synchronous_commit=off", CRASH, RUNS, TWICE, TOGETHER),
-        Loss("a backup is restored", RESTORED, RUNS, TWICE, TOGETHER),
-    ),
-    "mysql": (
-        Loss("a failover to an asynchronous replica", FAILOVER, RUNS, TWICE, TOGETHER),
-        Loss("a crash with innodb_flush_log_at_trx_commit other than 1", CRASH, RUNS, TWICE, TOGETHER),
-        Loss("a crash of the machine with sync_binlog other than 1, and a failover", FAILOVER, RUNS, TWICE, TOGETHER),
-        Loss("a backup is restored", RESTORED, RUNS, TWICE, TOGETHER),
-    ),
-    "redis": (
-        Loss("`redis-server` is killed, `appendfsync always`", "nothing that was acknowledged", "–", "–"),
-        Loss(
-            "the same, `everysec`",
-            "as a rule nothing; while the disk is slow, up to two seconds",
-            RUNS,
-            TWICE,
-        ),
-        Loss("the machine loses power, `everysec`", "the last second or two", RUNS, TWICE),
-        Loss("snapshots only, or no persistence", "all since the last snapshot; everything", RUNS, TWICE),
-        Loss(
-            "failover to a replica, also in a cluster",
-            "what the replica had not received: **a claim**, then two attempts run at once and the first gets "
-            "`LeaseLost` at its end; **a completion**, then the operation runs again",
-            RUNS,
-            TWICE,
-        ),
-        Loss("records are evicted, flushed or deleted", "those keys", RUNS, TWICE),
-        Loss("a backup is restored", RESTORED, RUNS, TWICE),
-        Loss(
-            "the network between you and Redis is cut",
-            "nothing; leases lapse",
-            "another attempt may take over, with the same derived keys",
-            "*unknown*",
-        ),
-    ),
-    "dynamodb": (
-        Loss(
-            "one key is claimed in two regions of a global table",
-            "nothing, but both win: regions do not see each other's conditions",
-            "runs in both, with the same derived keys",
-            TWICE,
-        ),
-        Loss("the table is restored to an earlier point in time", RESTORED, RUNS, TWICE),
-        Loss(
-            "clocks of the service's own machines are over two seconds apart",
-            "nothing, but a lease may be taken over early; its first holder is fenced",
-            "two attempts may run at once, with the same derived keys",
-            "*unknown*",
-        ),
-    ),
-    "mongodb": (
-        Loss("a primary is killed, and another is elected", "nothing that was acknowledged", "–", "–", "–"),
-        Loss("the disks of a majority are lost, or that of a server without replicas", RESTORED, RUNS, TWICE, TOGETHER),
-        Loss("a backup is restored", RESTORED, RUNS, TWICE, TOGETHER),
-        Loss(
-            "a new primary's clock is ahead by a lease",
-            "nothing, but a lease may be taken over early; its first holder is fenced",
-            "two attempts may run at once, with the same derived keys",
-            "*unknown*",
-            "nothing: no lease is needed",
-        ),
-    ),
-}
-
 ANYWHERE = (
     '**After the window** the key is new work, unless `on_expired="refuse"`. After `memory=` it always is.',
     (
@@ -259,12 +157,12 @@ def of_mode(ground: ModeKind) -> str:
 
 def by_store() -> str:
     """Show the possible faults of each store."""
-    return "\n".join(f"### {name}\n\n{of_store(name)}" for name in BY_STORE)
+    return "\n".join(f"### {name}\n\n{of_store(name)}" for name in LOSSES)
 
 
 def of_store(name: str) -> str:
     """Show the possible faults of one store, and their effect in each of its modes."""
-    losses = BY_STORE[name]
+    losses = LOSSES[name]
     head = ("what happens", "what is lost", "keyed", "external")
     if not any(one.transactional for one in losses):
         return table(head, (one[:4] for one in losses))

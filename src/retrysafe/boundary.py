@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
 from retrysafe.backends import registry
@@ -21,10 +22,10 @@ from retrysafe.claims.decorator import (
     refuse_unstorable,
     wrap,
 )
-from retrysafe.claims.notes import noted
+from retrysafe.claims.notes import add_note
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.claims.outcome import encode_result
-from retrysafe.claims.responses import is_http, refuse_response, stored_answer
+from retrysafe.claims.responses import encode_answer, is_http, refuse_response
 from retrysafe.claims.scopes import TAKES, check_scope
 from retrysafe.claims.sealing import Bound, seal
 from retrysafe.claims.settings import BoundarySettings, Waiters, clocks_of, fingerprint_secrets, largest_result, reject
@@ -97,13 +98,13 @@ Q = ParamSpec("Q")
 T = TypeVar("T")
 
 
-def _called_with_a_key(once: Callable[Q, T]) -> Callable[Q, T]:
+def _require_key(once: Callable[Q, T]) -> Callable[Q, T]:
     """Name the fix for ``@boundary.once`` without parentheses, without ``key=``, or with a ``scope=`` of its own."""
 
     call: Any = once
 
     @functools.wraps(once)
-    def called(*args: Q.args, **kwargs: Q.kwargs) -> T:
+    def call_with_key(*args: Q.args, **kwargs: Q.kwargs) -> T:
         if "scope" in kwargs:
             raise ConfigurationError(
                 f"once() has no scope=, it takes the scope of its boundary: Boundary(…, scope=…) takes {TAKES}. "
@@ -118,7 +119,7 @@ def _called_with_a_key(once: Callable[Q, T]) -> Callable[Q, T]:
         result: T = call(*args, **kwargs)
         return result
 
-    return called
+    return call_with_key
 
 
 class Boundary(Generic[Tx]):
@@ -127,9 +128,8 @@ class Boundary(Generic[Tx]):
     Arguments:
         name: part of every key's identity; keys of two boundaries never meet.
         store: a URL (``sqlite:///shop.db``, ``postgresql://…``, ``postgresql+asyncpg://…``,
-            ``dynamodb://table?region=…``, ``mongodb://host/database``, ``memory://``), a SQLAlchemy engine or
-            sessionmaker, a psycopg or asyncpg pool, a boto3 DynamoDB Table or client, a client of PyMongo, or an alias
-            of Django's ``DATABASES``.
+            ``redis://…``, ``memory://``, and those of the page of each store), a SQLAlchemy engine or sessionmaker, a
+            psycopg or asyncpg pool, a client of the store's own library, or an alias of Django's ``DATABASES``.
         window: how long a retry is recognised and its result kept, from the last write of its record.
         memory: how long the key itself is remembered, from the same instant; by default as long as the window.
         lease: how long an attempt is believed to be alive without a renewal. Leases are renewed while work runs.
@@ -218,7 +218,7 @@ class Boundary(Generic[Tx]):
         if effects == "transactional" and not backend.store.capabilities.transactions:
             raise ConfigurationError(
                 f"effects='transactional' needs transactions, which a {backend.kind} store does not have. "
-                "Give SQLite, PostgreSQL, MySQL, MariaDB or MongoDB as store=, or effects='keyed' or 'external'."
+                f"Give one of {registry.with_transactions()} as store=, or effects='keyed' or 'external'."
             )
         if effects == "transactional" and backend.access.no_transactions:
             raise ConfigurationError(backend.access.no_transactions)
@@ -239,7 +239,7 @@ class Boundary(Generic[Tx]):
             on_expired=on_expired,
             on_missing=on_missing,
             codec=JSONCodec() if codec is None or type(codec) is JSONCodec else CheckedCodec(codec),
-            observers=Observers((LoggingObserver(),) if observers is None else _checked_observers(observers)),
+            observers=Observers((LoggingObserver(),) if observers is None else _check_observers(observers)),
             secret=checked,
             warned=[],
             waiters=Waiters(),
@@ -370,7 +370,7 @@ class Boundary(Generic[Tx]):
         claim.__class__ = Unentered
         return claim
 
-    @_called_with_a_key
+    @_require_key
     def once(
         self,
         *,
@@ -537,7 +537,7 @@ class Boundary(Generic[Tx]):
         target = RULES[event].target
         assert target is not None
         stored = seal(settings.encryption, stored, Bound(settings.name, scope_text, named, found, target))
-        stored = noted(stored, "Boundary.resolve()", reason)
+        stored = add_note(stored, "Boundary.resolve()", reason)
 
         def steps() -> Steps[bool]:
             done, record = yield from settle_doubt(settings.backend.store, found, event, stored, clocks=settings.clocks)
@@ -549,7 +549,7 @@ class Boundary(Generic[Tx]):
 
     def _answer_of(self, outcome: Outcome, operation: str, result: Any, annotation: Any) -> StoredResult | None:
         if is_http(operation):
-            return stored_answer(operation, outcome, result)
+            return encode_answer(operation, outcome, result)
         refuse_response(operation, result)
         if outcome == "failed":
             return encode_failure("Failure", str(result or "declared failed by a person"), None)
@@ -598,9 +598,7 @@ class Boundary(Generic[Tx]):
 
 def _steps() -> ModuleType:
     """The module of steps without a claim, which most programs have no use for."""
-    from retrysafe.claims import saga_steps
-
-    return saga_steps
+    return import_module("retrysafe.claims.saga_steps")
 
 
 def require_boundary(given: object) -> Boundary:
@@ -668,7 +666,7 @@ def _providers(names: Iterable[str]) -> tuple[Provider, ...]:
     return tuple(map(provider, names))
 
 
-def _checked_observers(given: Any) -> tuple[Observer, ...]:
+def _check_observers(given: Any) -> tuple[Observer, ...]:
     each: tuple[Any, ...] = () if callable(given) or not isinstance(given, Iterable) else tuple(given)
     if callable(given) or not isinstance(given, Iterable) or not all(map(callable, each)):
         raise ConfigurationError(

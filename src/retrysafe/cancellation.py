@@ -9,6 +9,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from retrysafe import lazy
 from retrysafe.runtime import PerProcess
 
 if TYPE_CHECKING:
@@ -23,10 +24,8 @@ CLOSING = 5.0
 
 def is_cancelled() -> bool:
     """Tell whether the task that asks is cancelled: another task, or a future that it awaits, may be what was."""
-    import asyncio
-
     try:
-        task = asyncio.current_task()
+        task = lazy.asyncio.current_task()
     except RuntimeError:  # no event loop is running in this thread
         return False
     return task is not None and task.cancelling() > 0
@@ -34,11 +33,9 @@ def is_cancelled() -> bool:
 
 def is_failure(error: BaseException) -> bool:
     """Tell whether it is an error, or the cancellation of something that was awaited and not of the task that asks."""
-    import asyncio
-
     if isinstance(error, Exception):
         return True
-    return isinstance(error, asyncio.CancelledError) and not is_cancelled()
+    return isinstance(error, lazy.asyncio.CancelledError) and not is_cancelled()
 
 
 async def run_to_completion(
@@ -54,9 +51,7 @@ async def run_to_completion(
     `asyncio.run` cancels every task before it returns, that of ``work`` too: to a store that is a crash. What a thread
     does is waited for as a future, which nothing cancels.
     """
-    import asyncio
-
-    task = asyncio.ensure_future(work)
+    task = lazy.asyncio.ensure_future(work)
     cancelled = await _ended_or_cancelled(task)
     if cancelled is not None:
         late = None if patience is None else task.get_loop().call_later(patience, task.cancel)
@@ -85,9 +80,7 @@ async def run_in_thread(work: Callable[[], R], threads: Executor | None = None) 
 
     Returns its result and the first cancellation of the caller, which must be raised.
     """
-    import asyncio
-
-    loop = asyncio.get_running_loop()
+    loop = lazy.asyncio.get_running_loop()
     done = loop.run_in_executor(threads, copy_context().run, partial(returned, work))
     return await run_to_completion(done)
 
@@ -102,9 +95,7 @@ def returned(work: Callable[[], R]) -> R:
 
 def new_threads(count: int, name: str) -> ThreadPoolExecutor:
     """An executor of so many threads; imported here, since sync programs have no use for it."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    return ThreadPoolExecutor(count, name)
+    return lazy.futures.ThreadPoolExecutor(count, name)
 
 
 class WorkerThread:
@@ -130,9 +121,7 @@ class WorkerThread:
 
     def submit(self, work: Callable[[], R]) -> Future[R]:
         """Have it done there, to its end, also when the caller waits no longer."""
-        import asyncio
-
-        return asyncio.get_running_loop().run_in_executor(self._executor(), returned, work)
+        return lazy.asyncio.get_running_loop().run_in_executor(self._executor(), returned, work)
 
     def end(self) -> None:
         """Let the thread end behind what it has to do; the next call begins another one."""
@@ -146,21 +135,17 @@ class WorkerThread:
 
 def cancelled_since() -> Callable[[], bool]:
     """A test, for any thread, whether the task that calls this has been cancelled since."""
-    import asyncio
-
-    task = asyncio.current_task()
+    task = lazy.asyncio.current_task()
     before = task.cancelling() if task else 0
     return lambda: task is not None and task.cancelling() > before
 
 
 async def await_shared(task: Task[R], ended: Exception) -> R:
     """The result of a task that others wait for too; raises ``ended`` if another caller has cancelled it."""
-    import asyncio
-
     is_cancelled = cancelled_since()
     try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
+        return await lazy.asyncio.shield(task)
+    except lazy.asyncio.CancelledError:
         if task.cancelled() and not is_cancelled():
             raise ended from None
         raise
@@ -168,24 +153,20 @@ async def await_shared(task: Task[R], ended: Exception) -> R:
 
 async def reraise_cancellation(call: Awaitable[R]) -> R:
     """The result of ``call``; raises a cancellation that a library has swallowed (``wait_for`` until Python 3.11)."""
-    import asyncio
-
     is_cancelled = cancelled_since()
     try:
         result = await call
     except Exception as error:
         if is_cancelled():
-            raise asyncio.CancelledError from error
+            raise lazy.asyncio.CancelledError from error
         raise
     if is_cancelled():
-        raise asyncio.CancelledError
+        raise lazy.asyncio.CancelledError
     return result
 
 
 async def _ended_or_cancelled(task: Future[Any]) -> CancelledError | None:
     """Wait for the end of ``task``; a cancellation of the caller ends the wait, not the task, and is returned."""
-    import asyncio
-
     ended = task.get_loop().create_future()
 
     def end(_: object) -> None:
@@ -195,7 +176,7 @@ async def _ended_or_cancelled(task: Future[Any]) -> CancelledError | None:
     task.add_done_callback(end)
     try:
         await ended
-    except asyncio.CancelledError as error:
+    except lazy.asyncio.CancelledError as error:
         return error
     finally:
         task.remove_done_callback(end)

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from retrysafe import lazy
 from retrysafe.boundary import Boundary, require_boundary
 from retrysafe.claims.claim import current
 from retrysafe.claims.functions import is_coroutine_function
@@ -72,9 +73,7 @@ class CommandBus:
 
     def _call_with(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The handler as a function of a command, and of a transaction to join where the boundary has any."""
-        import inspect  # which takes long
-
-        taken = list(inspect.signature(function).parameters)
+        taken = list(lazy.inspect.signature(function).parameters)
         transactional = self._boundary.effects == "transactional"
         takes_tx = transactional and taken[1:] == ["tx"]
         if len(taken) != 1 + takes_tx:
@@ -92,7 +91,7 @@ class CommandBus:
             return await call(command)
 
         made: Any = acall if is_coroutine_function(function) else call
-        made.__signature__ = inspect.signature(_with_tx if transactional else _without)
+        made.__signature__ = lazy.inspect.signature(_with_tx if transactional else _without)
         return made  # type: ignore[no-any-return]
 
 

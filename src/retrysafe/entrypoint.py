@@ -12,6 +12,7 @@ import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from retrysafe import lazy
 from retrysafe.backends.backend import Backend
 from retrysafe.cancellation import is_cancelled, is_failure, new_threads, run_in_thread
 from retrysafe.claims import key_spaces
@@ -71,7 +72,7 @@ class EntryPoint:
         """True if other boundaries of its name are to claim the same keys."""
         self.origin = origin
         """The place in the code that built the boundary."""
-        self.owners: dict[str, key_spaces.Owner] = {}
+        self.owners: dict[str, key_spaces.KeyOwner] = {}
         """The owner of each operation's keys."""
         self.serves_async = settings.backend.serves_async
         """True if the store can be asked on an event loop; if not, it is asked in threads there."""
@@ -198,7 +199,7 @@ class EntryPoint:
         """
         settings = self.settings
         if self.closed:
-            raise self._closed()
+            raise self._refusal_of_closed()
         if tx is not None and settings.effects != "transactional":
             raise ConfigurationError(
                 f"tx= needs effects='transactional'; boundary {self.name!r} has {settings.effects!r}."
@@ -221,10 +222,10 @@ class EntryPoint:
         from retrysafe.claims import holding
 
         if self.closed:
-            raise self._closed()
+            raise self._refusal_of_closed()
         return holding.Lease(str(name), holding.claim_of(self.settings, name, lease, scope), self.enter, self.leave)
 
-    def _closed(self) -> ConfigurationError:
+    def _refusal_of_closed(self) -> ConfigurationError:
         return ConfigurationError(
             f"Boundary {self.name!r} has been closed, and a closed one stays closed. Close it when the process "
             "ends; an application that starts more than once, as in tests, builds its boundaries anew each time."
@@ -275,7 +276,7 @@ class EntryPoint:
         Raises `ConfigurationError` when another one of this process does, unless both say that it is ``shared``.
         """
         keys.check_name(operation, "operation")
-        key_spaces.take(self, operation, key_spaces.Owner(owner, origin or key_spaces.origin_of(owner), shared, key))
+        key_spaces.take(self, operation, key_spaces.KeyOwner(owner, origin or key_spaces.origin_of(owner), shared, key))
         return operation
 
     def is_observed(self, name: str) -> bool:
@@ -377,11 +378,9 @@ class Function(NamedTuple):
 
     def call(self, given: Any) -> Any:
         """Call a plain function; raises what it raises, but see `acall`."""
-        import asyncio
-
         try:
             return self.function(given)
-        except (asyncio.CancelledError, BaseExceptionGroup) as error:
+        except (lazy.asyncio.CancelledError, BaseExceptionGroup) as error:
             if not _is_cancellation(error):
                 raise
             raise RuntimeError(CANCELLED_WITHIN) from error
@@ -392,11 +391,9 @@ class Function(NamedTuple):
         A cancellation that did not come from outside is an error of the function's, as any other: it must not end
         who waits for it.
         """
-        import asyncio
-
         try:
             return await self.function(given)
-        except (asyncio.CancelledError, BaseExceptionGroup) as error:
+        except (lazy.asyncio.CancelledError, BaseExceptionGroup) as error:
             if is_cancelled() or not _is_cancellation(error):
                 raise
             raise RuntimeError(CANCELLED_WITHIN) from error
@@ -404,9 +401,7 @@ class Function(NamedTuple):
 
 def _is_cancellation(error: BaseException) -> bool:
     """Tell whether it is one, or a group of such and perhaps of errors, but of nothing that ends a process."""
-    import asyncio
-
-    return every(error, (asyncio.CancelledError, Exception)) and not every(error, Exception)
+    return every(error, (lazy.asyncio.CancelledError, Exception)) and not every(error, Exception)
 
 
 def function_of(function: Callable[..., Any], parse: Callable[[Any], Any] | None) -> Function:
@@ -415,14 +410,12 @@ def function_of(function: Callable[..., Any], parse: Callable[[Any], Any] | None
     Raises `ConfigurationError` for a generator function, which would never run, and for one that does not take the one
     argument that it is called with.
     """
-    import inspect  # which takes long
-
     if is_generator_function(function):
         raise ConfigurationError(
             "A handler must be a function or a coroutine function: calling a generator function runs nothing."
         )
     try:
-        inspect.signature(function).bind(None)
+        lazy.inspect.signature(function).bind(None)
     except TypeError as error:
         name = getattr(function, "__qualname__", repr(function))
         raise ConfigurationError(

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakSet
 
+from retrysafe import lazy
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -100,9 +102,7 @@ class PerLoop(Generic[T]):
 
     def __call__(self) -> T:
         """The value of the running loop."""
-        from asyncio import get_running_loop
-
-        loop = get_running_loop()
+        loop = lazy.asyncio.get_running_loop()
         made = self._made.get(loop)
         if made is None or made[0] != pid:
             if made is not None:
@@ -124,9 +124,7 @@ class PerLoop(Generic[T]):
 
     def pop(self) -> T | None:
         """Take the value of the running loop away, if it has one."""
-        from asyncio import get_running_loop
-
-        made = self._made.pop(get_running_loop(), None)
+        made = self._made.pop(lazy.asyncio.get_running_loop(), None)
         if made is None:
             return None
         if made[0] != pid:

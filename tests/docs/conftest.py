@@ -9,9 +9,8 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
@@ -22,6 +21,7 @@ from tests.docs.pages import ROOT, write_commands
 from tests.messaging.harnesses.base import Harness, Page
 from tests.messaging.harnesses.sqs import options_of
 from tests.stores.ageing import mysql_connection
+from tests.stores.harnesses import EXAMPLES
 from tests.versions import variable_of
 
 
@@ -124,18 +124,15 @@ def mysql_database(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.fixture
-def mongodb_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of a database that is not there yet, as MONGODB_URL; dropped in the end."""
-    require("mongodb")
-    from pymongo import MongoClient
-
-    url = f"{os.environ['RETRYSAFE_TEST_MONGODB']}/shop"
-    monkeypatch.setenv("MONGODB_URL", url)
-    client: MongoClient[Any] = MongoClient(url)
-    with alone_with("mongodb"), client:
-        client.drop_database("shop")
-        yield url
-        client.drop_database("shop")
+def store_servers(page: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The servers of the stores whose variables the page names, as their harnesses tell."""
+    with ExitStack() as stack:
+        for variable, (service, serve) in EXAMPLES.items():
+            if variable in page.read_text(encoding="utf-8"):
+                require(service)
+                stack.enter_context(alone_with(service))
+                monkeypatch.setenv(variable, stack.enter_context(serve()))
+        yield
 
 
 @pytest.fixture

@@ -27,7 +27,6 @@ SERVERS = {
     "MYSQL_URL": "mysql_database",
     "DYNAMODB_URL": "dynamodb",
     'client("s3")': "s3_endpoint",
-    "MONGODB_URL": "mongodb_url",
 }
 """Variables that a page may name, each with the fixture that sets it."""
 
@@ -37,7 +36,7 @@ def _name(page: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("workplace")
+@pytest.mark.usefixtures("workplace", "store_servers")
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, marks=() if page in TOUCHED else pytest.mark.one_of("pages", of=10)) for page in PAGES],

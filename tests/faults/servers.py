@@ -360,43 +360,6 @@ class DynamoDBLocal(OwnServer):
         return True
 
 
-class SecantusDB(OwnServer):
-    """The stand-in for MongoDB, with its data in a directory, which outlives it."""
-
-    def __init__(self, program: Path) -> None:
-        super().__init__()
-        self._program = program
-        self._environment = {"PYTHONPATH": str(program)}
-        self.start()
-
-    @property
-    def url(self) -> str:
-        return f"mongodb://127.0.0.1:{self.port}/shop"
-
-    def _command(self) -> list[str]:
-        where = ["--host", "127.0.0.1", "--port", str(self.port), "--storage-path", str(self.home)]
-        python = (self._program / "python").resolve()
-        return [str(python), str(self._program / "bin" / "secantusd-py"), *where, "--sync-on-commit"]
-
-    def _answers(self) -> bool:
-        from pymongo import MongoClient
-        from pymongo.errors import PyMongoError
-
-        try:
-            client: MongoClient[Any]
-            with MongoClient(self.url, serverSelectionTimeoutMS=500) as client:
-                client.admin.command("ping")
-        except PyMongoError:
-            return False
-        return True
-
-
-def secantusdb_program() -> Path | None:
-    """The place of SecantusDB, if it is installed."""
-    home = Path(os.environ.get("RETRYSAFE_SCRATCH") or ROOT / ".services").resolve() / "mongodb" / "server"
-    return home if home.is_dir() else None
-
-
 def dynamodb_jars() -> Path | None:
     """Return the place of DynamoDB Local, if Java can compile the few lines that keep it to loopback."""
     home = Path(os.environ.get("RETRYSAFE_SCRATCH") or ROOT / ".services").resolve()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -39,10 +40,10 @@ from retrysafe.protocol.procedures import find, page
 from retrysafe.protocol.records import Filter, Record
 from tests.conftest import absent, require
 from tests.faults.conftest import Making
-from tests.faults.helpers import NOT_NOW, again, unique, until
-from tests.faults.proxies.framing_mongodb import MongodbFraming
+from tests.faults.helpers import NOT_NOW, ROOT, again, unique, until
+from tests.faults.proxies.framing import Direction
 from tests.faults.proxies.proxy import Proxy
-from tests.faults.servers import SecantusDB, secantusdb_program
+from tests.faults.servers import OwnServer
 from tests.stores.harnesses.base import migrated
 from tests.stores.harnesses.mongodb import MONGODB_DATABASE, mongodb_url
 from tests.tables import each_row
@@ -50,6 +51,56 @@ from tests.tables import each_row
 pytestmark = [pytest.mark.fault(2, 5, 13, 14, 28)]
 
 Collection = Any
+
+
+class MongodbFraming:
+    """One connection: each message begins with its length, and nothing but messages is ever sent."""
+
+    def size(self, direction: Direction, buffer: bytes) -> int | None:
+        """The length of the first message."""
+        size = int.from_bytes(buffer[:4], "little")
+        return size if len(buffer) >= max(size, 4) else None
+
+    def passed(self, direction: Direction, message: bytes) -> bool:
+        """Tell whether it was part of establishing the connection, or of watching the server."""
+        return b"hello" in message
+
+
+class SecantusDB(OwnServer):
+    """The stand-in for MongoDB, with its data in a directory, which outlives it."""
+
+    def __init__(self, program: Path) -> None:
+        super().__init__()
+        self._program = program
+        self._environment = {"PYTHONPATH": str(program)}
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"mongodb://127.0.0.1:{self.port}/shop"
+
+    def _command(self) -> list[str]:
+        where = ["--host", "127.0.0.1", "--port", str(self.port), "--storage-path", str(self.home)]
+        python = (self._program / "python").resolve()
+        return [str(python), str(self._program / "bin" / "secantusd-py"), *where, "--sync-on-commit"]
+
+    def _answers(self) -> bool:
+        from pymongo import MongoClient
+        from pymongo.errors import PyMongoError
+
+        try:
+            client: MongoClient[Any]
+            with MongoClient(self.url, serverSelectionTimeoutMS=500) as client:
+                client.admin.command("ping")
+        except PyMongoError:
+            return False
+        return True
+
+
+def secantusdb_program() -> Path | None:
+    """The place of SecantusDB, if it is installed."""
+    home = Path(os.environ.get("RETRYSAFE_SCRATCH") or ROOT / ".services").resolve() / "mongodb" / "server"
+    return home if home.is_dir() else None
 
 
 @pytest.fixture

@@ -13,12 +13,11 @@ import pytest
 
 from tests.conftest import require
 from tests.faults.helpers import ROOT, driven, environment
-from tests.histories.test_real_stores import TRAITS
 from tests.laboratory.histories import UNKNOWN, merged
 from tests.laboratory.linearizability import check
 from tests.proving.effort import effort
 from tests.proving.proofs import Proof
-from tests.stores.harnesses import HARNESSES
+from tests.stores.harnesses import HARNESSES, TRAITS
 from tests.stores.harnesses.dynamodb import dynamodb_url
 from tests.stores.harnesses.redis import redis_url
 from tests.stores.harnesses.sql import mysql_url, postgresql_url

@@ -29,55 +29,13 @@ from tests.laboratory.specification import Traits
 from tests.laboratory.timeline import drawn
 from tests.proving.effort import effort
 from tests.proving.proofs import Proof
-from tests.stores.harnesses import HARNESSES
+from tests.stores.harnesses import HARNESSES, PROXIED, TRAITS
 from tests.stores.harnesses.base import AnyHarness
-from tests.stores.harnesses.dynamodb import dynamodb_endpoint, dynamodb_url
-from tests.stores.harnesses.mongodb import mongodb_server, mongodb_url
-from tests.stores.harnesses.redis import redis_url
-from tests.stores.harnesses.sql import mysql_url, postgresql_url
 
 ROWS = (2, 13, 14, 16, 17, 25, 28, 33, 44, 60, 64, 79, 89)
 pytestmark = [pytest.mark.fault(*ROWS)]
 Prove = Callable[[Proof], None]
 
-SQL = Traits(skew=1_000)
-TRAITS = {
-    "memory": Traits(),
-    "sqlite": SQL,
-    "postgresql": SQL,
-    "mysql": SQL._replace(reads_back=frozenset({"take", "renew"})),
-    "redis": Traits(skew=1_000, vanishing=True),
-    "mongodb": Traits(skew=1_000_000, recalled=frozenset({"created"})),
-    "dynamodb": Traits(skew=3_000_000, vanishing=True, recalled=frozenset({"created"})),
-}
-"""DynamoDB's clock is known to within two seconds, and a second client may know it better. MongoDB reads its clock when
-a call arrives, which may wait for its turn then."""
-
-
-def mongodb_straight() -> str:
-    """The URL of the server alone: the members of a replica set that it tells are not behind the proxy.
-
-    PyMongo does not repeat writes, of which the stand-in answers the second otherwise than the first.
-    """
-    return f"{mongodb_url()}&directConnection=true&retryWrites=false"
-
-
-URLS: dict[str, tuple[Callable[[], str], Callable[[], str]]] = {
-    "psycopg": (lambda: f"{postgresql_url()}?sslmode=disable", postgresql_url),
-    "psycopg async": (lambda: f"{postgresql_url()}?sslmode=disable", postgresql_url),
-    "asyncpg": (
-        lambda: postgresql_url().replace("postgresql:", "postgresql+asyncpg:") + "?sslmode=disable",
-        postgresql_url,
-    ),
-    "PyMySQL": (mysql_url, mysql_url),
-    "asyncmy": (lambda: mysql_url().replace("mysql:", "mysql+asyncmy:"), mysql_url),
-    "redis": (redis_url, redis_url),
-    "redis async": (redis_url, redis_url),
-    "boto3": (dynamodb_url, dynamodb_endpoint),
-    "aiobotocore": (dynamodb_url, dynamodb_endpoint),
-    "mongodb": (mongodb_straight, mongodb_server),
-}
-"""The targets of connections through a proxy: the URL of the store, and that of the server in it."""
 LOCAL = ("memory", "memory async", "sqlite3", "sqlite3 async")
 WORKERS = 4
 
@@ -90,7 +48,7 @@ def kept(keys: list[bytes], operations: list[Operation], traits: Traits) -> None
     assert {one.key for one in operations} >= set(keys)
 
 
-@pytest.fixture(params=(*LOCAL, *URLS))
+@pytest.fixture(params=(*LOCAL, *PROXIED))
 def name(request: pytest.FixtureRequest) -> str:
     """A store behind an executor, by the name of its harness."""
     return str(request.param)
@@ -113,7 +71,7 @@ def cutter(name: str, prepared: AnyHarness, chance: Random) -> Iterator[Cutter |
     if name in LOCAL:
         yield None
         return
-    server = URLS[name][1]()
+    server = PROXIED[name][1]()
     made = Cutter(server, Random(chance.random()))
     yield made
     made.close()
@@ -155,7 +113,7 @@ def _played(
 ) -> list[Operation]:
     """One round, through the proxy where there is one."""
     history = History()
-    backend: Any = prepared.backend if cutter is None else connect(cutter.before(URLS[name][0]()))
+    backend: Any = prepared.backend if cutter is None else connect(cutter.before(PROXIED[name][0]()))
     own = backend is not prepared.backend
     stage.store = backend.store
     if isinstance(prepared, AsyncHarness):

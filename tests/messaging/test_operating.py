@@ -32,6 +32,7 @@ from retrysafe.messaging.relay.operator import OutboxOperator, OutboxSweeper, li
 from retrysafe.messaging.relay.poll_schedule import Polls
 from retrysafe.messaging.relay.procedures import redrive
 from retrysafe.messaging.relay.relay import Relay, Relayed
+from retrysafe.protocol.events import Event
 from retrysafe.protocol.messages import DeadLetter, DeadLetterFilter, Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.ordering import bucket, lane
 from retrysafe.protocol.requests import ask
@@ -458,6 +459,18 @@ def test_kept_messages_are_archived_and_removed_when_they_are_old(place: Place, 
     place.sql("UPDATE retrysafe_outbox_published SET published = 1")
     assert main(["outbox", "sweep", "--older-than", "1h", "--store", place.url]) == 0
     assert place.sql("SELECT id FROM retrysafe_outbox_published") == []
+
+
+@pytest.mark.parametrize("keep", [True, "7d"])
+def test_a_relay_removes_what_it_has_kept_for_long_enough(place: Place, keep: bool | str) -> None:
+    place.write(*(Message("a", n) for n in range(3)))
+    place.relay(keep_published=keep).run_once()
+    kept = place.sql("SELECT id FROM retrysafe_outbox_published ORDER BY id")
+    place.sql(f"UPDATE retrysafe_outbox_published SET published = published - 604800000000 WHERE id <> {kept[0][0]}")
+    told: list[Event] = []
+    place.relay(keep_published=keep, observers=[told.append]).run_once()
+    assert place.sql("SELECT id FROM retrysafe_outbox_published") == kept[:1]
+    assert [one.fields["removed"] for one in told if one.name == "swept"] == [2]
 
 
 def test_large_messages_are_looked_up_and_archived_by_bytes_not_by_rows(

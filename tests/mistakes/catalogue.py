@@ -95,7 +95,7 @@ _BOUNDARIES = [
     Mistake(
         "transactions in memory",
         'boundary(effects="transactional")',
-        "Give SQLite, PostgreSQL, MySQL, MariaDB or MongoDB as store=",
+        "as store=, or effects='keyed' or 'external'",
     ),
     Mistake("`concurrency` as a word", 'boundary(concurrency="wait")', "reject() or wait(seconds), called"),
     Mistake("`permanent` as an error", 'boundary(permanent=ValueError("no"))', "such as (ValueError, KeyError)"),

@@ -116,7 +116,7 @@ def test_without_routes_the_topic_is_the_destination(tmp_path: Path) -> None:
     assert [event.fields["destination"] for event in seen.of("message_relayed")] == ["orders"]
 
 
-def test_a_replayed_response_tells_its_status_and_endpoint() -> None:
+def test_a_request_and_its_replayed_response_tell_their_endpoint() -> None:
     async def place(request: Request) -> JSONResponse:
         return JSONResponse({}, status_code=201)
 
@@ -135,6 +135,7 @@ def test_a_replayed_response_tells_its_status_and_endpoint() -> None:
     asyncio.run(twice())
     (replayed,) = seen.of("replayed")
     assert replayed.fields == {"status": 201, "endpoint": "POST /orders/7"}
+    assert {event.fields["endpoint"] for event in seen.of("received")} == {"POST /orders/7"}
 
 
 def test_the_result_of_a_function_is_not_told() -> None:

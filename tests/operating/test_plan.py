@@ -18,7 +18,7 @@ import redis
 
 from retrysafe import Boundary
 from retrysafe.admin import capacity
-from retrysafe.admin.capacity import Load
+from retrysafe.admin.capacity import PlannedLoad
 from retrysafe.backends.dynamodb.store import size_of
 from retrysafe.backends.footprint import Sizes
 from retrysafe.backends.registry import connect
@@ -152,7 +152,7 @@ def _plain(value: dict[str, Any]) -> Any:
 
 
 def test_the_records_are_those_that_are_remembered_and_those_that_wait_for_a_sweep() -> None:
-    found = capacity.plan("postgresql", Load(100.0, 86400.0, Sizes(40, 500), 0.5, 3600.0))
+    found = capacity.plan("postgresql", PlannedLoad(100.0, 86400.0, Sizes(40, 500), 0.5, 3600.0))
     assert found.records == 100 * (86400 + 3600)
     assert found.requests == 300, "two for each of 100 new keys, one for each of 100 replays"
     assert (found.sweep, found.sweepers) == (100.0, 1)
@@ -160,13 +160,13 @@ def test_the_records_are_those_that_are_remembered_and_those_that_wait_for_a_swe
 
 
 def test_a_service_that_forgets_by_itself_needs_no_sweeper() -> None:
-    found = capacity.plan("dynamodb", Load(100.0, 86400.0, Sizes(40, 3000), 0.0))
+    found = capacity.plan("dynamodb", PlannedLoad(100.0, 86400.0, Sizes(40, 3000), 0.0))
     assert (found.records, found.sweep, found.sweepers) == (8_640_000, 0.0, 0)
     assert found.write_units == 100 * 5, "1 KB when it is claimed, 3.5 KB with its result"
 
 
 def test_many_records_are_divided_into_partitions_of_half_a_million() -> None:
-    found = capacity.plan("postgresql", Load(1000.0, 86400.0, Sizes(40, 500)))
+    found = capacity.plan("postgresql", PlannedLoad(1000.0, 86400.0, Sizes(40, 500)))
     assert found.records / found.partitions <= capacity.PARTITION
 
 

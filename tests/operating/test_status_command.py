@@ -189,7 +189,7 @@ def refusing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], st
     path = tmp_path / "refusing.db"
     registry.connect(f"sqlite:///{path}").close()
     schemes = {"refusing": "test_status_command:misconfigured"}
-    spec = BackendSpec("tests.operating", stores=(), time_travel={}, schemes=schemes)
+    spec = BackendSpec("tests.operating", "tests", stores=(), time_travel={}, schemes=schemes)
     found = [*registry.specs(), spec]
     monkeypatch.setattr(registry, "specs", lambda: found)
     return lambda: f"refusing://{path}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import tomllib
 import traceback
 from pathlib import Path
@@ -31,6 +32,7 @@ def test_every_folder_of_a_backend_is_registered() -> None:
 def test_every_reference_leads_somewhere(spec: BackendSpec) -> None:
     functions = {*spec.schemes.values(), *spec.objects.values(), *spec.time_travel.values()}
     functions |= {reference for reference in (spec.absolute, spec.alias, *(spec.cache or ())) if reference}
+    functions |= {spec.steps} - {""}
     assert all(callable(spec.load(reference)) for reference in functions)
     for kind in spec.objects:
         module, _, name = kind.partition(":")
@@ -40,6 +42,39 @@ def test_every_reference_leads_somewhere(spec: BackendSpec) -> None:
 def test_every_extra_is_one_of_the_package() -> None:
     known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     assert {spec.extra for spec in registry.specs()} - {""} <= known.keys()
+
+
+def test_a_store_is_named_in_few_files_outside_its_folder() -> None:
+    """Of MongoDB's, as it came last. Files that are named like it are its own: a harness, a page, a server."""
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for folder in ("src", "tests", "docs", "scripts")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".py", ".md"} and "mongodb" in _written(path).lower()
+    }
+    own = {path for path in found if "mongodb" in path}
+    assert found - own - {"tests/stores/test_registry.py"} == {
+        "docs/index.md",
+        "scripts/serviceparts/catalogue.py",
+        "src/retrysafe/backends/registry.py",
+    }
+    assert {path for path in own if not path.startswith("src/retrysafe/backends/mongodb/")} == {
+        "docs/how-to/run-on-mongodb.md",
+        "scripts/serviceparts/mongodb.py",
+        "tests/doctor/setups/mongodb.py",
+        "tests/faults/test_mongodb.py",
+        "tests/stores/harnesses/mongodb.py",
+    }
+
+
+def _written(path: Path) -> str:
+    """The part of a file that is written by hand: no page of the reference, and no generated part of another."""
+    if "docs/reference" in path.as_posix():
+        return ""
+    return _GENERATED.sub("", path.read_text(encoding="utf-8"))
+
+
+_GENERATED = re.compile(r"<!-- generated: .*?<!-- end of generated part -->", re.DOTALL)
 
 
 def test_no_scheme_and_no_type_belongs_to_two() -> None:
@@ -54,7 +89,7 @@ def test_time_can_pass_in_every_store(store: type) -> None:
 
 
 def test_a_library_that_is_missing_is_named_with_its_extra() -> None:
-    spec = BackendSpec("tests", ("none:Store",), {}, {}, extra="dynamodb")
+    spec = BackendSpec("tests", "tests", ("none:Store",), {}, {}, extra="dynamodb")
     with pytest.raises(ConfigurationError, match=r"pip install 'retrysafe\[dynamodb\]'"):
         spec.load("not_there:Store")
 

@@ -187,3 +187,19 @@ def test_a_clock_closes_what_it_opened_alone(tmp_path: Path) -> None:
         alone = clock._places[0].backend
         assert alone.client._made
     assert not alone.client._made
+
+
+def test_memory_lets_go_of_what_is_over() -> None:
+    boundary = Boundary("memory", store="memory://", window="1h", observers=())
+    records = boundary.entrypoint.backend.client().records  # type: ignore[attr-defined]
+    with Clock(boundary) as clock, boundary.claim("held"):
+        for number in range(998):
+            with boundary.claim(str(number)) as claim:
+                claim.step("one", str, number)
+                claim.result = number
+        clock.advance("2h")
+        done(boundary, "of now")
+        assert (len(records), len(records.steps)) == (1000, 998)
+        done(boundary, "one more")
+        assert (len(records), len(records.steps)) == (3, 0)
+    boundary.close()

@@ -17,9 +17,6 @@ import redis
 import sqlalchemy
 from django.db import connections
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
-from pymongo import AsyncMongoClient, MongoClient
-from pymongo.asynchronous.client_session import AsyncClientSession
-from pymongo.client_session import ClientSession
 from sqlalchemy.ext.asyncio import (
     AsyncConnection,
     AsyncEngine,
@@ -78,12 +75,6 @@ def asyncpg_stores(pool: asyncpg.Pool) -> None:
     connection: asyncpg.Connection = boundary.claim("k").tx
     Boundary("b", store=pool, effects="transactional").claim("k").tx.is_in_transaction()
     del connection
-
-
-def mongodb_stores(client: MongoClient[Row], aclient: AsyncMongoClient[Row]) -> None:
-    assert_type(Boundary("b", store=client, effects="transactional"), Boundary[ClientSession])
-    assert_type(Boundary("b", store=aclient, effects="transactional"), Boundary[AsyncClientSession])
-    assert_type(Boundary("b", store=client), Boundary[None])
 
 
 def stores_of_no_known_type(untyped: Any, effects: Effects) -> None:

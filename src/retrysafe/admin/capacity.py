@@ -17,7 +17,7 @@ PARTITION = 500_000
 """Records in a partition: rewriting it, with up to half of them to stay, takes a few seconds at most."""
 
 
-class Load(NamedTuple):
+class PlannedLoad(NamedTuple):
     """The load on a store. Times are seconds, sizes bytes.
 
     rate: new keys a second, at the peak.
@@ -57,7 +57,7 @@ class CapacityPlan(NamedTuple):
     footprint: Footprint
 
 
-def plan(kind: str, load: Load) -> CapacityPlan:
+def plan(kind: str, load: PlannedLoad) -> CapacityPlan:
     """Plan a store of a kind, such as "postgresql". Raises `ConfigurationError` for a load that cannot be."""
     _check(load)
     footprint = footprint_of(kind, load.sizes)
@@ -103,7 +103,7 @@ def _partitions(kind: str, records: int) -> int:
     return int(2 ** math.ceil(math.log2(records / PARTITION)))
 
 
-def _check(load: Load) -> None:
+def _check(load: PlannedLoad) -> None:
     if not 0 < load.rate < 1e9:
         raise ConfigurationError(f"rate={load.rate!r}: expected new keys a second, more than 0.")
     if not 0 <= load.duplicates < 1:

@@ -14,7 +14,7 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from enum import StrEnum
@@ -44,7 +44,7 @@ PAUSE = 0.1
 _WARMING = "warming"
 
 
-class Profile(StrEnum):
+class BenchProfile(StrEnum):
     """The keys that the clients claim."""
 
     FRESH = "fresh"
@@ -70,36 +70,6 @@ class BenchLoad(NamedTuple):
     claims: int | None = None
 
 
-class Latencies:
-    """Durations in buckets one percent wide, so that any number of them takes little memory."""
-
-    _WIDTH = math.log(1.01)
-    _LEAST = 1e-7
-
-    def __init__(self) -> None:
-        self._buckets: Counter[int] = Counter()
-        self.longest = 0.0
-
-    def add(self, seconds: float) -> None:
-        """Count one duration."""
-        self._buckets[math.ceil(math.log(max(seconds, self._LEAST)) / self._WIDTH)] += 1
-        self.longest = max(self.longest, seconds)
-
-    def update(self, other: Latencies) -> None:
-        """Count those of another."""
-        self._buckets.update(other._buckets)
-        self.longest = max(self.longest, other.longest)
-
-    def at(self, share: float) -> float:
-        """Seconds within which this share of all ended, from 0 to 1; up to one percent too many. 0 if there is none."""
-        wanted, seen = share * self._buckets.total(), 0
-        for bucket in sorted(self._buckets):
-            seen += self._buckets[bucket]
-            if seen >= wanted:
-                return min(math.exp(bucket * self._WIDTH), self.longest)
-        return 0.0
-
-
 class Measured(NamedTuple):
     """The result of a profile.
 
@@ -107,16 +77,17 @@ class Measured(NamedTuple):
     errors: claims that failed, by the type of the error. Their time is in no latency and no rate.
     ran_twice: keys whose work ran more than once.
     seconds: from the start of the first claim to the end of the last one.
+    latencies: seconds of each claim that was answered, the shortest first.
     """
 
-    profile: Profile
+    profile: BenchProfile
     ran: int
     replayed: int
     refused: int
     errors: Mapping[str, int]
     ran_twice: tuple[str, ...]
     seconds: float
-    latencies: Latencies
+    latencies: Sequence[float]
 
     @property
     def claims(self) -> int:
@@ -127,6 +98,10 @@ class Measured(NamedTuple):
     def rate(self) -> float:
         """Answered claims per second."""
         return self.claims / self.seconds if self.seconds else 0.0
+
+    def latency(self, share: float) -> float:
+        """Seconds within which this share of the claims, from 0 to 1, was answered; 0 without any."""
+        return self.latencies[math.ceil(share * len(self.latencies)) - 1] if self.latencies else 0.0
 
 
 @contextmanager
@@ -162,9 +137,6 @@ class Measurement:
         self._stop = threading.Event()
         self._last: dict[str, int] = {}
         """The number of the last key of each operation."""
-        self._ended = threading.Condition()
-        self._at_work = 0
-        """Clients; their threads cannot be asked, for an interrupt makes Python lose sight of some that go on."""
 
     @property
     def name(self) -> str:
@@ -181,12 +153,12 @@ class Measurement:
         """The kind of store."""
         return self._boundary.entrypoint.backend.kind
 
-    def run(self, profile: Profile) -> Measured:
+    def run(self, profile: BenchProfile) -> Measured:
         """Run one profile. A `KeyboardInterrupt` ends it when the claims that are under way have ended."""
         self._warm()
         keys = _Keys(profile, self._load, self._stop)
         runs = Runs(keys.room)
-        if profile is Profile.REPLAY:
+        if profile is BenchProfile.REPLAY:
             worker = _Worker(self._boundary, profile, self._load.result, runs)
             for number in range(REPLAYED_KEYS):
                 self._last[profile] = number
@@ -205,8 +177,6 @@ class Measurement:
 
     def forget(self) -> Forgotten:
         """Forget, and remove, the records of all profiles that were run. Raises `StoreUnavailable`."""
-        with self._ended:
-            self._ended.wait_for(lambda: not self._at_work)
         entry = self._boundary.entrypoint
         hashes = (
             entry.lookup(str(number), operation=operation)
@@ -231,9 +201,8 @@ class Measurement:
         line = threading.Barrier(self._load.clients, start)
 
         def run_in_line(client: int) -> R:
-            with self._count():
-                line.wait()
-                return work(client)
+            line.wait()
+            return work(client)
 
         with ThreadPoolExecutor(self._load.clients, "retrysafe-bench") as threads:
             try:
@@ -244,30 +213,19 @@ class Measurement:
                 line.abort()  # a thread that could not be started is not waited for
                 raise
 
-    @contextmanager
-    def _count(self) -> Iterator[None]:
-        with self._ended:
-            self._at_work += 1
-        try:
-            yield
-        finally:
-            with self._ended:
-                self._at_work -= 1
-                self._ended.notify_all()
-
 
 class _Keys:
     """Numbers of the keys that the clients claim, until the load is done or it is stopped."""
 
-    def __init__(self, profile: Profile, load: BenchLoad, stop: threading.Event) -> None:
+    def __init__(self, profile: BenchProfile, load: BenchLoad, stop: threading.Event) -> None:
         self._load = load
         self._stop = stop
         self._ends = math.inf
         self._taken = itertools.count()
         self._storm = threading.Barrier(load.clients, self._hit)
         self._hot: int | None = None
-        self._replays = profile is Profile.REPLAY
-        self.take = self._next_of_storm if profile is Profile.STORM else self._next
+        self._replays = profile is BenchProfile.REPLAY
+        self.take = self._next_of_storm if profile is BenchProfile.STORM else self._next
         """The next key for a client; None when there is none any more. In a storm it waits for all clients."""
         self._most: float = _most(profile, load)
         self.room = REPLAYED_KEYS if self._replays else int(self._most)
@@ -301,13 +259,13 @@ class _Keys:
         self._hot = self._next()
 
 
-def _most(profile: Profile, load: BenchLoad) -> float:
+def _most(profile: BenchProfile, load: BenchLoad) -> float:
     """Return the largest number of keys that a profile hands out; a storm uses one in each round."""
-    if profile is Profile.REPLAY:
+    if profile is BenchProfile.REPLAY:
         return math.inf if load.claims is None else load.claims
     if load.claims is None:
         return MOST_KEYS
-    return math.ceil(load.claims / load.clients) if profile is Profile.STORM else load.claims
+    return math.ceil(load.claims / load.clients) if profile is BenchProfile.STORM else load.claims
 
 
 class Runs:
@@ -335,7 +293,7 @@ class _Worker:
         self._operation = operation
         self._result = "r" * max(0, size - len('""'))
         self._runs = runs
-        self.latencies = Latencies()
+        self.latencies: list[float] = []
         self.counts: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
         self.ended = 0.0
@@ -350,7 +308,7 @@ class _Worker:
                 self.errors[type(error).__name__] += 1
                 stop.wait(PAUSE)
             else:
-                self.latencies.add(time.perf_counter() - began)
+                self.latencies.append(time.perf_counter() - began)
         self.ended = time.perf_counter()
 
     def complete(self, number: int) -> None:
@@ -371,10 +329,10 @@ class _Worker:
         return claim.replayed
 
 
-def _add_up(profile: Profile, workers: list[_Worker], runs: Runs, began: float) -> Measured:
-    latencies, counts, errors = Latencies(), Counter[str](), Counter[str]()
+def _add_up(profile: BenchProfile, workers: list[_Worker], runs: Runs, began: float) -> Measured:
+    latencies, counts, errors = list[float](), Counter[str](), Counter[str]()
     for worker in workers:
-        latencies.update(worker.latencies)
+        latencies += worker.latencies
         counts.update(worker.counts)
         errors.update(worker.errors)
     return Measured(
@@ -385,7 +343,7 @@ def _add_up(profile: Profile, workers: list[_Worker], runs: Runs, began: float) 
         errors=dict(errors.most_common()),
         ran_twice=runs.twice(),
         seconds=max(worker.ended for worker in workers) - began,
-        latencies=latencies,
+        latencies=sorted(latencies),
     )
 
 

@@ -6,6 +6,7 @@ One pure schedule, a thread for sync code, a task for async code.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import random
 import tempfile
 import threading
@@ -251,8 +252,6 @@ class Sweeper:
 
     async def _akeep(self, records: Sequence[Record]) -> None:
         """Call the archive; a sync one runs in a thread, so that it does not block the event loop."""
-        import inspect
-
         assert self._archive is not None
         if inspect.iscoroutinefunction(self._archive):
             await self._archive(records)

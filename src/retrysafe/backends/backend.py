@@ -6,13 +6,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from retrysafe import runtime
+from retrysafe import lazy, runtime
 from retrysafe.backends.commands import Commands, naming, of_alias
 from retrysafe.backends.database import WITH_SCHEMA, StoreDatabase
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.wakeups import Wakeups
 from retrysafe.cancellation import close_completely
 from retrysafe.errors import ConfigurationError
+from retrysafe.protocol.client import Hearing
 from retrysafe.protocol.procedures import examine
 from retrysafe.protocol.requests import Steps
 from retrysafe.runtime import PerLoop, PerProcess
@@ -130,12 +131,10 @@ class Backend:
 
     async def ready_in_loop(self) -> None:
         """Find the store fit for use from an event loop, also where it serves sync code only; see `ready`."""
-        import asyncio
-
         if self.serves_async:
             await self.aready()
         else:
-            await asyncio.to_thread(self.ready)
+            await lazy.asyncio.to_thread(self.ready)
 
     def run(self, steps: Steps[R]) -> R:
         """Drive a program, outside a transaction, on a store that has been found fit for use; see `ready`."""
@@ -183,8 +182,6 @@ class Backend:
         """The client, which now adds what it hears from its server to the warnings."""
         if self.refusal:
             raise ConfigurationError(self.refusal)
-        from retrysafe.protocol.client import Hearing
-
         if isinstance(client, Hearing):
             client.heard = self.warnings.append
         return client

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from retrysafe import lazy
+from retrysafe.backends.urls import without_password
+
 STORE = "RETRYSAFE_STORE"
 """The environment variable that the command line reads the store's URL from."""
 WHY = "WHY"
@@ -31,8 +34,6 @@ class Commands(NamedTuple):
 
 def naming(address: str, program: str = PROGRAM) -> Commands:
     """The commands for the store of a URL; an address that is not the whole of one is that in the environment."""
-    from retrysafe.backends.urls import without_password
-
     whole = (
         "://" in address and not any(mark in address for mark in ("***", "…")) and without_password(address) == address
     )
@@ -47,9 +48,7 @@ def of_alias(alias: str) -> Commands:
 def quoted(text: str) -> str:
     """A text as one word of a shell, on one line: what cannot be printed is escaped as bash and zsh read it."""
     if text.isprintable():
-        import shlex  # its import takes long, beside one of 50 ms in all
-
-        return shlex.quote(text)
+        return lazy.shlex.quote(text)
     plain = (
         mark if mark.isascii() and mark.isprintable() and mark not in "'\\" else _bytes(mark.encode("utf-8", "replace"))
         for mark in text

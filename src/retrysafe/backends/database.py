@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
+from retrysafe import lazy
 from retrysafe.backends.driver import arun, run
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.requests import Steps, ask
@@ -85,11 +86,9 @@ class StoreDatabase:
 
     async def _aask(self) -> object:
         """`_ask` for async code."""
-        import asyncio
-
         if self._async:
             return await arun(self._whereabouts(), self._backend.aclient())
-        return await asyncio.to_thread(self._ask)
+        return await lazy.asyncio.to_thread(self._ask)
 
     def _leads_to(self, place: Place) -> bool:
         if place not in self._found:
@@ -133,10 +132,8 @@ class StoreDatabase:
         return self._judge_schema(*run(self._schema(), getattr(client, "as_connected", client)))
 
     async def _aown_schema(self) -> str:
-        import asyncio
-
         if not self._async:
-            return await asyncio.to_thread(self._own_schema)
+            return await lazy.asyncio.to_thread(self._own_schema)
         client = self._backend.aclient()
         return self._judge_schema(*(await arun(self._schema(), getattr(client, "as_connected", client))))
 

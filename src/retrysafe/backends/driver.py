@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from retrysafe import lazy
 from retrysafe.errors import RetryTransaction, StoreUnavailable
 from retrysafe.protocol.backoff import REFUSED, RESTART, Backoff, RetrySchedule
 from retrysafe.protocol.requests import Ask, Steps, ask
@@ -32,13 +33,11 @@ class _Refusals:
         """Seconds until it is put again; None: not at all."""
         if not (isinstance(error, RetryTransaction) or (isinstance(error, StoreUnavailable) and error.transient)):
             return None
-        import random
-
         now = time.monotonic()
         if self._request is not request:
             self._request, self._retries = request, RetrySchedule(self._backoff, now + self._patience)
         retries, self._retries = self._retries, self._retries.tried()
-        return retries.next_pause(now, random.random())
+        return retries.next_pause(now, lazy.random.random())
 
 
 def put(request: Ask[R], execute: Executor, *, again: bool = False) -> R:
@@ -146,6 +145,4 @@ async def arestarting(transact: Callable[[], Awaitable[R]]) -> R:
 
 
 async def _sleep(seconds: float) -> None:
-    import asyncio
-
-    await asyncio.sleep(seconds)
+    await lazy.asyncio.sleep(seconds)

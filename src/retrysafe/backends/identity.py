@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from retrysafe.backends.urls import file_of
 
@@ -25,8 +26,6 @@ _HARMLESS = """
 
 def of_url(kind: str, url: str) -> Place | None:
     """Identify the database of a server's URL; None if the URL does not name all of it."""
-    from urllib.parse import parse_qsl, unquote, urlsplit
-
     parts = urlsplit(url)
     options = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)}
     if "," in parts.netloc or not options <= set(_HARMLESS.split()):

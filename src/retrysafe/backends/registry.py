@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.spec import BackendSpec
+from retrysafe.backends.urls import second_at, without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.records import Layered
 from retrysafe.runtime import new_lock
@@ -42,6 +43,11 @@ def stores() -> tuple[type[Any], ...]:
     return tuple(spec.load(store) for spec in specs() for store in spec.stores)
 
 
+def with_transactions() -> str:
+    """The products whose transactions a record can share."""
+    return ", ".join(spec.title for spec in specs() if spec.transactions)
+
+
 def connect(store: object, *, migrate: bool = True) -> Backend:
     """Return the backend for ``store=``; the same URL or object gives the same backend, and a backend itself.
 
@@ -52,8 +58,6 @@ def connect(store: object, *, migrate: bool = True) -> Backend:
     except ValueError:
         if not isinstance(store, str):
             raise
-        from retrysafe.backends.urls import without_password
-
         raise ConfigurationError(
             f"store={without_password(store)!r} cannot be read as a URL: a host is NAME, NAME:PORT or [IPv6]:PORT, and "
             "other characters than letters and digits in a user or password are percent-encoded, as / by %2F."
@@ -65,7 +69,7 @@ def _connect(store: object, *, migrate: bool) -> Backend:
         return store
     if _is_unshared(store):
         return _backend_of(store)
-    store = _absolute(store) if isinstance(store, str) else aliased(store)
+    store = _absolute(store) if isinstance(store, str) else resolve_alias(store)
     identity = store if isinstance(store, str | Layered) else id(store)
     with _sharing:
         if identity not in _shared:
@@ -96,7 +100,7 @@ def forget(backend: Backend) -> None:
 # ---------------------------------------------------------------- URLs and objects
 
 
-def aliased(store: object) -> object:
+def resolve_alias(store: object) -> object:
     """A Django connection stands for its alias: every thread has its own."""
     for module, name in _ALIASED:
         loaded = sys.modules.get(module)
@@ -127,8 +131,6 @@ def _of_scheme(url: str) -> BackendSpec:
     for spec in specs():
         if scheme in spec.schemes:
             return spec
-    from retrysafe.backends.urls import without_password
-
     known = ", ".join(sorted(f"{name}://" for spec in specs() for name in spec.schemes))
     raise ConfigurationError(
         f"store={without_password(url)!r}: unknown kind of URL; known are {known}. A file is sqlite:///its-path."
@@ -140,12 +142,10 @@ def _backend_of(store: object) -> Backend:
     if isinstance(store, Backend):
         return store
     if isinstance(store, Layered):
-        return _layered(store)
+        return _layer(store)
     spec, reference = _of_url(store) if isinstance(store, str) else _of_object(store)
     backend: Backend = spec.load(reference)(store)
     if isinstance(store, str):
-        from retrysafe.backends.urls import second_at
-
         backend.refusal = second_at(store)
     return backend
 
@@ -180,7 +180,7 @@ def _of_object(store: object) -> tuple[BackendSpec, str]:
 # ---------------------------------------------------------------- a fast store in front
 
 
-def _layered(layers: Layered) -> Backend:
+def _layer(layers: Layered) -> Backend:
     """The truth's backend with a cache in front of it, with clients of its own for both."""
     from retrysafe.backends.cache import ReadThroughCache
 

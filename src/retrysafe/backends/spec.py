@@ -108,6 +108,7 @@ class BackendSpec(NamedTuple):
     """One backend: the values of ``store=`` that select it, and the functions to import then.
 
     package: the folder, as an importable name.
+    title: the products, as documentation and errors list them.
     stores: the classes of its stores, for documentation and tests.
     time_travel: for each store class, the function by which tests let time pass in it: see `retrysafe.testing.age`.
     schemes: of URLs, each with the function that makes a `Backend` of such a URL.
@@ -122,9 +123,11 @@ class BackendSpec(NamedTuple):
     cache: how it serves as a fast store, if it does.
     footprints: for each kind of its stores, the function from `Sizes` to the `Footprint` of a record.
     checks: for each kind of its stores, the `Examination` of `retrysafe doctor`; reading it needs no client library.
+    steps: the function from its store to the requests about steps; empty if it keeps none.
     """
 
     package: str
+    title: str
     stores: tuple[str, ...]
     time_travel: Mapping[str, str]
     schemes: Mapping[str, str]
@@ -138,6 +141,7 @@ class BackendSpec(NamedTuple):
     cache: CacheSpec | None = None
     footprints: Mapping[str, str] = NOTHING
     checks: Mapping[str, str] = NOTHING
+    steps: str = ""
 
     @property
     def name(self) -> str:

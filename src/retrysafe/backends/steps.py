@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from retrysafe.backends.migrations.on_demand import is_present
+from retrysafe.backends.registry import specs
+from retrysafe.backends.spec import BackendSpec
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.steps import RunStore, sweep
 
@@ -16,14 +17,6 @@ if TYPE_CHECKING:
     from retrysafe.protocol.steps import StepStore
     from retrysafe.protocol.store import Store
 
-_MODULES = {
-    "memory": "memory",
-    "sqlite": "sql",
-    "postgresql": "sql",
-    "mysql": "sql",
-    "redis": "redis",
-    "dynamodb": "dynamodb",
-}
 _made: WeakKeyDictionary[Store, StepStore] = WeakKeyDictionary()
 
 
@@ -31,19 +24,23 @@ def steps_of(backend: Backend) -> StepStore:
     """The requests about steps of a backend's store. Raises `ConfigurationError` for a store that keeps none."""
     found = _made.get(backend.store)
     if found is None:
-        folder = _MODULES.get(backend.kind)
-        if folder is None:
+        spec = _spec(backend)
+        if spec is None:
             raise ConfigurationError(
                 f"store= ({backend.address}) keeps no steps: a {backend.kind} store has no place for them. Use "
-                f"{', '.join(_MODULES)}."
+                f"{', '.join(spec.title for spec in specs() if spec.steps)}."
             )
-        found = _made[backend.store] = import_module(f"retrysafe.backends.{folder}.steps").step_store(backend.store)
+        found = _made[backend.store] = spec.load(spec.steps)(backend.store)
     return found
+
+
+def _spec(backend: Backend) -> BackendSpec | None:
+    return next((spec for spec in specs() if spec.steps and backend.kind in spec.checks), None)
 
 
 def keeps_steps(backend: Backend) -> bool:
     """Tell whether a store has a place for steps."""
-    return backend.kind in _MODULES
+    return _spec(backend) is not None
 
 
 def runs_of(backend: Backend) -> RunStore | None:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 
+from retrysafe import lazy
 from retrysafe.errors import ConfigurationError
 
 
@@ -14,9 +15,7 @@ def file_of(path: str | None) -> tuple[str | int, ...] | None:
     if not path or path == ":memory:" or "mode=memory" in path:
         return None
     if path.startswith("file:"):
-        from urllib.parse import urlsplit
-
-        path = urlsplit(path).path
+        path = lazy.parse.urlsplit(path).path
     path = os.path.realpath(path)
     try:
         found = os.stat(path)  # noqa: PTH116 - pathlib would double the time to import

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from retrysafe import lazy
 from retrysafe.runtime import new_lock
 
 if TYPE_CHECKING:
@@ -34,15 +35,13 @@ class Wakeups:
     def wait(self, key: bytes, seconds: float, listener: Listener | None = None) -> None:
         """Wait until ``key`` is woken, at most ``seconds``; ``listener`` hears of it from the store."""
         event = threading.Event()
-        with self._registered(key, event.set, listener):
+        with self._register(key, event.set, listener):
             event.wait(seconds)
 
     async def await_(self, key: bytes, seconds: float, listener: AsyncListener | None = None) -> None:
         """`wait` for async code."""
-        import asyncio
-
-        loop = asyncio.get_running_loop()
-        event = asyncio.Event()
+        loop = lazy.asyncio.get_running_loop()
+        event = lazy.asyncio.Event()
 
         def wake() -> None:
             try:
@@ -50,15 +49,15 @@ class Wakeups:
             except RuntimeError:  # that loop has been closed: nobody waits there any more
                 return
 
-        with self._registered(key, wake, listener):
+        with self._register(key, wake, listener):
             try:
-                async with asyncio.timeout(seconds):
+                async with lazy.asyncio.timeout(seconds):
                     await event.wait()
             except TimeoutError:
                 return
 
     @contextmanager
-    def _registered(
+    def _register(
         self, key: bytes, wake: Callable[[], object], listener: Listener | AsyncListener | None
     ) -> Iterator[None]:
         with self._lock:

@@ -12,8 +12,10 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta, timezone
 from enum import Enum, Flag
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
+from retrysafe import lazy
 from retrysafe.claims.differences import difference
 from retrysafe.claims.sealing import MEDIA_TYPE as ENCRYPTED
 from retrysafe.errors import ResultNotEncodable, ResultUnreadable, RetrysafeError
@@ -49,7 +51,10 @@ class Codec(Protocol):
 
 
 class Describing(Protocol):
-    """An optional interface of codecs: the fields that "replayed" has for their results, such as an HTTP status."""
+    """An optional interface of codecs: the fields that "replayed" has for their results, such as an HTTP status.
+
+    ``arrived(annotation)``, if there is one, gives those of "received".
+    """
 
     def describe(self, value: Any, annotation: Any) -> Mapping[str, Any]:
         """Describe a replayed result to observers, without secrets and without its content."""
@@ -83,15 +88,11 @@ def _decimal(value: Decimal) -> str:
 
 
 def _read_decimal(text: str) -> Decimal:
-    from decimal import Decimal
-
-    return Decimal(text)
+    return lazy.decimal.Decimal(text)
 
 
 def _read_uuid(text: str) -> UUID:
-    from uuid import UUID
-
-    return UUID(text)
+    return lazy.uuid.UUID(text)
 
 
 def _write_time(value: Any) -> Any:
@@ -109,11 +110,9 @@ def _write_time(value: Any) -> Any:
 def _read_time(kind: Any, written: Any) -> Any:
     if isinstance(written, str):
         return kind.fromisoformat(written)
-    from zoneinfo import ZoneInfo
-
     text, fold, zone = written
     read = kind.fromisoformat(text).replace(fold=fold)
-    return read if zone is None else read.replace(tzinfo=ZoneInfo(zone))
+    return read if zone is None else read.replace(tzinfo=lazy.zoneinfo.ZoneInfo(zone))
 
 
 _TAGGED: TypeTable[tuple[str, Callable[[Any], Any]] | None] = TypeTable(
@@ -166,7 +165,7 @@ class JSONCodec:
         """Decode; raises `ResultUnreadable` when this version cannot read the bytes."""
         body = stored.body
         if body is None:
-            body = kept_body(stored)
+            body = require_body(stored)
         if (stored.media_type, stored.codec_version) != (MEDIA_TYPE, VERSION):
             kind = f"{stored.media_type} version {stored.codec_version}"
             raise ResultUnreadable(f"The stored result is {kind}; this codec reads {MEDIA_TYPE} version {VERSION}.")
@@ -186,7 +185,7 @@ class JSONCodec:
             ) from error
 
 
-def kept_body(stored: StoredResult) -> bytes:
+def require_body(stored: StoredResult) -> bytes:
     """The encoded result; raises `ResultNotEncodable` for one that was withheld, which its attempt could not store."""
     if stored.body is None:
         raise ResultNotEncodable("The result was withheld when the operation completed.")
@@ -305,9 +304,7 @@ def _object_to_plain(value: Any, annotation: Any) -> Any:
         body = {field: _to_plain(getattr(value, field), hints.get(field)) for field in _fields(kind)}
         return {_TAG: ["object", name, body]}
     if hasattr(kind, "__pydantic_fields__"):
-        from retrysafe.claims import pydantic_models
-
-        plain, by_name = pydantic_models.write(value)
+        plain, by_name = _pydantic_models().write(value)
         return {_TAG: ["model" if by_name else "object", name, plain]}
     raise TypeError(f"{kind.__qualname__} is neither a dataclass, an enum nor a pydantic model")
 
@@ -385,9 +382,11 @@ def _rebuild(name: str, body: Any, annotation: Any, *, by_name: bool) -> Any:
         return _rebuild_dataclass(kind, body)
     if not hasattr(kind, "__pydantic_fields__"):
         raise TypeError(f"{name} is neither a dataclass, an enum nor a pydantic model")
-    from retrysafe.claims import pydantic_models
+    return _pydantic_models().read_whole(kind, body, by_name)
 
-    return pydantic_models.read_whole(kind, body, by_name)
+
+def _pydantic_models() -> Any:
+    return import_module("retrysafe.claims.pydantic_models")
 
 
 def _flag(kind: Any, names: list[str]) -> Any:
@@ -417,9 +416,7 @@ def _is_dataclass(kind: Any) -> bool:
 @functools.lru_cache(maxsize=1024)
 def _fields(kind: Any) -> dict[str, bool]:
     """The fields of a dataclass, and whether its constructor takes them."""
-    import dataclasses
-
-    return {field.name: field.init for field in dataclasses.fields(kind)}
+    return {field.name: field.init for field in lazy.dataclasses.fields(kind)}
 
 
 @functools.lru_cache(maxsize=1024)

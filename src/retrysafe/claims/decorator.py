@@ -11,6 +11,7 @@ from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Literal, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
+from retrysafe import lazy
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.codec import Codec, JSONCodec, unstorable
 from retrysafe.claims.functions import NotYet, is_coroutine_function, is_generator_function, return_annotation
@@ -33,9 +34,7 @@ class Arguments:
     """Binds the arguments of one function by name, without the cost of a signature object per call."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        import inspect
-
-        self.signature = inspect.signature(function)
+        self.signature = lazy.inspect.signature(function)
         parameters = self.signature.parameters.values()
         self.names = tuple(parameter.name for parameter in parameters)
         self._known = frozenset(self.names)
@@ -68,10 +67,8 @@ class Arguments:
 def selector(given: Selector, argument: str, names: tuple[str, ...]) -> Callable[[dict[str, Any]], Any]:
     """Turn a path such as "order.id" or a callable taking the same arguments into a function of the bound arguments."""
     if callable(given):
-        import inspect
-
         try:
-            taken = tuple(inspect.signature(given).parameters)
+            taken = tuple(lazy.inspect.signature(given).parameters)
         except ValueError as error:
             raise ConfigurationError(f"{argument}= has no signature to call it by: wrap it in a lambda.") from error
         unknown = [name for name in taken if name not in names]
@@ -107,10 +104,10 @@ def _follow(value: Any, steps: list[str], path: str) -> Any:
 
 def fingerprint_of(payload: Any) -> Fingerprint:
     """The fingerprint of a payload, of which None is one as any other."""
-    return _fingerprinted(fingerprint.of_payload, payload)
+    return _fingerprint_by(fingerprint.of_payload, payload)
 
 
-def _fingerprinted(of: Callable[..., Fingerprint], *payload: Any) -> Fingerprint:
+def _fingerprint_by(of: Callable[..., Fingerprint], *payload: Any) -> Fingerprint:
     try:
         return of(*payload)
     except NotCanonical as error:
@@ -189,7 +186,7 @@ class Guarded:
             return UNCHECKED
         if self.payload_by != "arguments":
             return fingerprint_of(self._select(bound))
-        found = _fingerprinted(self._fields.of, bound)
+        found = _fingerprint_by(self._fields.of, bound)
         if self._key_part is None or key.__class__ is str or key is None:
             return found
         return found.with_text(self._key_part, keys.parse(key))  # 42 and "42" are one key
@@ -244,15 +241,13 @@ def refuse_other_than_functions(decorated: object) -> None:
 
 def wrap(guarded: Guarded) -> Callable[..., Any]:
     """The guarded function, in the colour of the one it guards."""
-    import inspect
-
     function = guarded.function
     if is_generator_function(function):
         raise ConfigurationError("once() guards functions and coroutines; a generator's values cannot be replayed.")
     if is_coroutine_function(function):
         guarded.refuse_unstorable()
         return _wrap_async(guarded)
-    if inspect.iscoroutinefunction(inspect.unwrap(function)):
+    if lazy.inspect.iscoroutinefunction(lazy.inspect.unwrap(function)):
         raise ConfigurationError(
             "once() was given a sync wrapper around a coroutine function: put @once() next to the coroutine function, "
             "below the other decorator."
@@ -295,14 +290,14 @@ def refuse_unfinished(claim: Claim, value: Any, *, ran: bool = False) -> Any:
 
 
 def _is_unstarted(value: Any) -> bool:
-    import inspect
-
-    if inspect.isasyncgen(value):
+    if lazy.inspect.isasyncgen(value):
         return not value.ag_running
-    if inspect.iscoroutine(value):
-        unstarted = inspect.getcoroutinestate(value) == inspect.CORO_CREATED
+    if lazy.inspect.iscoroutine(value):
+        unstarted = lazy.inspect.getcoroutinestate(value) == lazy.inspect.CORO_CREATED
     else:
-        unstarted = inspect.isgenerator(value) and inspect.getgeneratorstate(value) == inspect.GEN_CREATED
+        unstarted = (
+            lazy.inspect.isgenerator(value) and lazy.inspect.getgeneratorstate(value) == lazy.inspect.GEN_CREATED
+        )
     if unstarted:
         value.close()
     return unstarted

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from retrysafe import lazy
 from retrysafe.protocol.backoff import SETTLING
 from retrysafe.protocol.requests import Steps
 
@@ -93,6 +94,4 @@ class Outcomes:
             self._left.popleft().concluded(None)
 
     def _pause(self) -> None:
-        import random
-
-        self._next = self._clock() + SETTLING.delay(self._failures, random.random())
+        self._next = self._clock() + SETTLING.delay(self._failures, lazy.random.random())

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+from retrysafe import lazy
 from retrysafe.errors import ConfigurationError
 
 
@@ -16,9 +17,7 @@ class NotYet(ConfigurationError):
 
 def is_coroutine_function(function: Callable[..., Any]) -> bool:
     """Tell whether it is a coroutine function, or an object that is called like one."""
-    import inspect
-
-    return any(map(inspect.iscoroutinefunction, _called(function)))
+    return any(map(lazy.inspect.iscoroutinefunction, _called(function)))
 
 
 class FunctionKind(NamedTuple):
@@ -45,10 +44,8 @@ def kind_of(function: Callable[..., Any]) -> FunctionKind:
 
 def is_generator_function(function: Callable[..., Any]) -> bool:
     """Tell whether calling it makes a generator, of either colour, and runs nothing."""
-    import inspect
-
     called = _called(function)
-    return any(map(inspect.isgeneratorfunction, called)) or any(map(inspect.isasyncgenfunction, called))
+    return any(map(lazy.inspect.isgeneratorfunction, called)) or any(map(lazy.inspect.isasyncgenfunction, called))
 
 
 def _called(function: Callable[..., Any]) -> tuple[Any, Any]:
@@ -57,9 +54,7 @@ def _called(function: Callable[..., Any]) -> tuple[Any, Any]:
 
 def return_annotation(function: Callable[..., Any]) -> Any:
     """Resolve the return annotation alone, so that a parameter's may name what exists only for type checkers."""
-    import inspect
-
-    plain = inspect.unwrap(function)
+    plain = lazy.inspect.unwrap(function)
     written = getattr(plain, "__annotations__", {})
     if "return" not in written:
         return None

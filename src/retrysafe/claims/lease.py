@@ -1,7 +1,7 @@
 """Keeping leases alive while work runs: one schedule, a thread for sync code, a timer for async code.
 
-A `Lease` is a lease as its holder knows it. The holder may rely on it until ``until``: the time, on this machine's own
-clock, at which the last successful claim or renewal was *asked for*, plus the length of the lease. The store counts
+A `LeaseTerm` is a lease as its holder knows it. The holder may rely on it until ``until``: the time, on this machine's
+own clock, at which the last successful claim or renewal was *asked for*, plus the length of the lease. The store counts
 from a later instant, so the holder always stops relying on the lease before the store lets another attempt take over.
 
 The life of a lease
@@ -42,7 +42,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from retrysafe import runtime
+from retrysafe import lazy, runtime
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.claims import deferred
@@ -68,7 +68,7 @@ def clock() -> float:
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
-class Lease:
+class LeaseTerm:
     """A lease as its holder knows it: until when it is certainly held, on this machine's own clock."""
 
     settling = False
@@ -119,15 +119,13 @@ class Lease:
         """Have the running task cancelled if the lease is lost."""
         self._task = sys.modules["asyncio"].current_task()
 
-    def stopped_task(self, error: BaseException | None) -> bool:
+    def take_back_stop(self, error: BaseException | None) -> bool:
         """Tell whether the work ended by our cancellation, which is then taken back, as `asyncio.timeout` does."""
-        import asyncio
-
         self.settling = True
         task, self._task = self._task, None
         if not self.lost or task is None:
             return False
-        return task.uncancel() == 0 and error is not None and every(error, asyncio.CancelledError)
+        return task.uncancel() == 0 and error is not None and every(error, lazy.asyncio.CancelledError)
 
 
 _NEVER = float("inf")
@@ -145,17 +143,17 @@ class _Schedule:
 
     def __init__(self) -> None:
         self.beats = Beats()
-        self.leases: dict[Ownership, Lease] = {}
-        self.new: dict[Lease, Lease] = {}
+        self.leases: dict[Ownership, LeaseTerm] = {}
+        self.new: dict[LeaseTerm, LeaseTerm] = {}
         self.shortest = _NEVER
         """The shortest lease, in seconds, for which a look is arranged; one that is shorter arranges its own."""
         self.looks_at = _NEVER
 
-    def arrange_look(self, lease: Lease) -> None:
+    def arrange_look(self, lease: LeaseTerm) -> None:
         """Arrange a look in time for ``lease``; `arranged` records it once the timer or thread is sure to run."""
         self.looks_at = min(self.looks_at, clock() + lease.seconds / LOOKS_PER_LEASE)
 
-    def arranged(self, lease: Lease) -> None:
+    def arranged(self, lease: LeaseTerm) -> None:
         """Record that a look is arranged for ``lease``, and so for every lease that is no shorter."""
         self.shortest = min(self.shortest, lease.seconds)
 
@@ -173,7 +171,7 @@ class _Schedule:
             if self.new.pop(lease, None) is None:  # its work has ended just now
                 self.drop(lease)
 
-    def drop(self, lease: Lease) -> None:
+    def drop(self, lease: LeaseTerm) -> None:
         """Remove a lease from the schedule."""
         self.new.pop(lease, None)
         self.leases.pop(lease.ownership, None)
@@ -217,10 +215,10 @@ class _Schedule:
         for lease in [*self.leases.values(), *self.new]:
             self._lose(lease)
 
-    def _still_wanted(self, due: list[Ownership]) -> list[Lease]:
+    def _still_wanted(self, due: list[Ownership]) -> list[LeaseTerm]:
         return [self.leases[held] for held in due if held in self.leases]
 
-    def _lose(self, lease: Lease) -> None:
+    def _lose(self, lease: LeaseTerm) -> None:
         self.drop(lease)
         lease.lose()
 
@@ -253,7 +251,7 @@ class ThreadHeartbeat:
                 return
         outcome.concluded(None)
 
-    def add(self, lease: Lease) -> None:
+    def add(self, lease: LeaseTerm) -> None:
         """Keep ``lease`` alive until it is dropped or lost."""
         schedule = self._schedule
         schedule.new[lease] = lease
@@ -263,7 +261,7 @@ class ThreadHeartbeat:
                 self._wake()
                 schedule.arranged(lease)
 
-    def drop(self, lease: Lease) -> None:
+    def drop(self, lease: LeaseTerm) -> None:
         """Stop renewing ``lease``."""
         if self._schedule.new.pop(lease, None) is None:
             with self._changed:
@@ -368,11 +366,9 @@ class LoopHeartbeat:
     """Renews on an event loop, by a timer that runs only while something is held."""
 
     def __init__(self, backend: Backend) -> None:
-        import asyncio
-
         self._store = backend.store
         self._connect = backend.apulse
-        self._loop = weakref.ref(asyncio.get_running_loop())
+        self._loop = weakref.ref(lazy.asyncio.get_running_loop())
         self._client: AsyncClient | None = None
         self._schedule = _Schedule()
         self._timer: asyncio.Handle | None = None
@@ -387,15 +383,13 @@ class LoopHeartbeat:
 
     def carry(self, outcome: Deferred) -> None:
         """Try to settle an outcome that the store has not taken, until the lease ends."""
-        import asyncio
-
         self._outcomes.add(outcome)
         if self._settling is None or self._settling.done():
-            self._settling = asyncio.get_running_loop().create_task(self._settle(), name="retrysafe-settler")
+            self._settling = lazy.asyncio.get_running_loop().create_task(self._settle(), name="retrysafe-settler")
             # an outcome that is put off when asyncio.run has cancelled all tasks is given up with the loop
             self._settling._log_destroy_pending = False  # type: ignore[attr-defined]
 
-    def add(self, lease: Lease) -> None:
+    def add(self, lease: LeaseTerm) -> None:
         """Keep ``lease`` alive until it is dropped or lost."""
         schedule = self._schedule
         schedule.new[lease] = lease
@@ -404,24 +398,22 @@ class LoopHeartbeat:
             self._set_timer()
             schedule.arranged(lease)
 
-    def drop(self, lease: Lease) -> None:
+    def drop(self, lease: LeaseTerm) -> None:
         """Stop renewing ``lease``."""
         if self._schedule.new.pop(lease, None) is None:
             self._schedule.drop(lease)
 
     async def aclose(self) -> None:
         """Stop the timer and close its connections, after trying deferred outcomes once more."""
-        import asyncio
-
         if self._settling is not None:
             self._settling.cancel()
-            await asyncio.wait((self._settling,))
+            await lazy.asyncio.wait((self._settling,))
         await self._try_last()  # a task that was cancelled before it began has tried nothing
         self._schedule.close()
         if self._timer is not None:
             self._timer.cancel()
         if self._beating is not None:
-            await asyncio.wait((self._beating,))
+            await lazy.asyncio.wait((self._beating,))
         await self._close_client()
 
     def abandon(self) -> None:
@@ -447,7 +439,7 @@ class LoopHeartbeat:
         due = self._schedule.due()
         if due and loop is not None:
             self._beating = loop.create_task(self._beat(due))
-            self._beating.add_done_callback(self._beaten)
+            self._beating.add_done_callback(self._end_beat)
         else:
             self._set_timer()
 
@@ -462,21 +454,19 @@ class LoopHeartbeat:
         finally:
             self._schedule.answered(due, kept, failure, asked_at)
 
-    def _beaten(self, beat: asyncio.Task[None]) -> None:
+    def _end_beat(self, beat: asyncio.Task[None]) -> None:
         """Go on after a beat, also after one that was cancelled, maybe before it began, with all tasks of the loop."""
         self._beating = None
         self._set_timer()
 
     async def _renewal(self, due: list[Ownership]) -> tuple[set[Ownership], Exception | None]:
         """The leases that were kept, and why others may not have been; all are asked for at once."""
-        import asyncio
-
         client = self._client = self._client or self._connect()
         asked = [
-            asyncio.ensure_future(arun(program, client, patience=_patience(due)))
+            lazy.asyncio.ensure_future(arun(program, client, patience=_patience(due)))
             for program in renewals(self._store, due)
         ]
-        done, late = await asyncio.wait(asked, timeout=min(held.clocks.lease for held in due) / 1e6 / PER_LEASE)
+        done, late = await lazy.asyncio.wait(asked, timeout=min(held.clocks.lease for held in due) / 1e6 / PER_LEASE)
         kept: set[Ownership] = set()
         failure: Exception | None = None
         for renewal in done:
@@ -491,31 +481,27 @@ class LoopHeartbeat:
 
     def _abandon(self, late: set[asyncio.Task[set[Ownership]]], client: AsyncClient) -> None:
         """Cancel renewals that hang, and close their client, in the background: other leases must not wait for them."""
-        import asyncio
-
         self._client = None
 
         async def end() -> None:
             for renewal in late:
                 renewal.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            await lazy.asyncio.gather(*late, return_exceptions=True)
             with suppress(Exception):
                 await client.aclose()
 
-        ending = asyncio.get_running_loop().create_task(end())
+        ending = lazy.asyncio.get_running_loop().create_task(end())
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
 
     async def _settle(self) -> None:
-        import asyncio
-
         try:
             while self._outcomes:
-                await asyncio.sleep(max(0.0, self._outcomes.due() - clock()))
+                await lazy.asyncio.sleep(max(0.0, self._outcomes.due() - clock()))
                 outcome = self._outcomes.turn()
                 if outcome is not None:
                     await self._try(outcome)
-        except asyncio.CancelledError:
+        except lazy.asyncio.CancelledError:
             await self._try_last()
             if self._beating is None:
                 await self._close_client()
@@ -533,10 +519,8 @@ class LoopHeartbeat:
         return True
 
     async def _try_last(self) -> None:
-        import asyncio
-
         with suppress(TimeoutError):
-            async with asyncio.timeout(deferred.LAST_TRY):
+            async with lazy.asyncio.timeout(deferred.LAST_TRY):
                 for outcome in self._outcomes.last_turns():
                     if not await self._try(outcome):
                         break

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from retrysafe import lazy
 from retrysafe.claims.repeats import Repeats
 from retrysafe.protocol import keys
 from retrysafe.protocol.events import Event, Observer, Watch
@@ -33,7 +34,12 @@ _RECEIVED, _PROCESSING, _RETURNED = "IdempotencyKeyReceived", "NewRequestProcess
 _CREATED, _RELAYED = "OutboxMessageCreated", "MessageRelayed"
 
 EVENTS: dict[str, EventSpec] = {
-    "received": EventSpec(DEBUG, "a guarded operation was asked for", ("effects", "store"), _RECEIVED),
+    "received": EventSpec(
+        DEBUG,
+        "a guarded operation was asked for; of HTTP with the request's endpoint",
+        ("effects", "store", "endpoint"),
+        _RECEIVED,
+    ),
     "passed": EventSpec(DEBUG, "there was no key, and the boundary lets such calls pass unguarded"),
     "store_request": EventSpec(
         DEBUG,
@@ -359,9 +365,7 @@ NO_FIELDS: Mapping[str, Any] = {}
 
 def logger() -> logging.Logger:
     """The logger "retrysafe". It has no handler: where logging is not set up, its warnings and errors go to stderr."""
-    import logging
-
-    return logging.getLogger("retrysafe")
+    return lazy.logging.getLogger("retrysafe")
 
 
 _REPEATED = frozenset(
@@ -417,12 +421,12 @@ class LoggingObserver:
                 meaning.level,
                 "%s %s",
                 name,
-                " ".join(f"{field}={_shown(value)}" for field, value in named.items()),
+                " ".join(f"{field}={_show(value)}" for field, value in named.items()),
                 extra={"retrysafe": {**event._asdict(), "alias": meaning.alias}},
             )
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     """A value in a line of log: quoted where it could be taken for another field, never a second line."""
     text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
     if text.isprintable() and not any(mark in text for mark in ' "=\\'):
@@ -463,7 +467,7 @@ class Observers:
                 if takes is None or takes(name):
                     return True
             except Exception:  # noqa: BLE001 - as below
-                _failed(name)
+                _log_failure(name)
         return False
 
     def emit(
@@ -478,19 +482,22 @@ class Observers:
                         event = Event(name, boundary, operation, keys.redact(key), attempt, fields)
                     observer(event)
             except Exception:  # noqa: BLE001 - it is logged, and must not stop the work
-                _failed(name)
+                _log_failure(name)
 
-    def begin(self, request: ClaimRequest, store: str) -> AttemptEvents:
+    def begin(self, request: ClaimRequest, store: str, codec: object = None, annotation: Any = None) -> AttemptEvents:
         """Tell that an attempt begins, and return what tells the rest: a watch stands for the observer that gave it."""
         if not self._takes_details():
             return AttemptEvents(self, request, False)
         boundary, operation, key, attempt = request.boundary, request.operation, request.key, request.attempt
         fields = {"effects": request.effects, "store": store}
+        arrived = getattr(codec, "arrived", None)
+        if arrived is not None:
+            fields |= arrived(annotation)
         told = self
         if self._watching:
             received = Event("received", boundary, operation, keys.redact(key), attempt, fields)
             watches: list[Watch] = []
-            told = Observers([_watched(observer, received, watches) for observer, _ in self._each], watches)
+            told = Observers([_watch(observer, received, watches) for observer, _ in self._each], watches)
         told.emit("received", boundary, operation, key, attempt, fields)
         return AttemptEvents(told, request, True)
 
@@ -500,7 +507,7 @@ class Observers:
                 if takes():
                     return True
             except Exception:  # noqa: BLE001 - as above
-                _failed("the beginning of an attempt")
+                _log_failure("the beginning of an attempt")
         return False
 
     def close(self, error: BaseException | None) -> None:
@@ -509,7 +516,7 @@ class Observers:
             try:
                 watch.close(error)
             except Exception:  # noqa: BLE001 - as above
-                _failed("the end of an attempt")
+                _log_failure("the end of an attempt")
 
 
 class AttemptEvents:
@@ -547,18 +554,18 @@ def _takes_details_of(observer: Observer) -> Callable[[], bool]:
     return takes or (lambda: True)
 
 
-def _failed(name: str) -> None:
+def _log_failure(name: str) -> None:
     logger().exception("An observer failed on %r.", name)
 
 
-def _watched(observer: Observer, received: Event, watches: list[Watch]) -> Observer:
+def _watch(observer: Observer, received: Event, watches: list[Watch]) -> Observer:
     watch = getattr(observer, "watch", None)
     if watch is None:
         return observer
     try:
         made: Watch = watch(received)
     except Exception:  # noqa: BLE001 - as above
-        _failed("the beginning of an attempt")
+        _log_failure("the beginning of an attempt")
         return observer
     watches.append(made)
     return made

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from retrysafe import lazy
 from retrysafe.claims.claim import Claim
 from retrysafe.errors import RetryTransaction
 
@@ -50,6 +51,4 @@ async def arestarting(make: Callable[[], Claim], attempt: Callable[[Claim], Awai
 
 
 async def _sleep(seconds: float) -> None:
-    import asyncio
-
-    await asyncio.sleep(seconds)
+    await lazy.asyncio.sleep(seconds)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import CoroutineType
 from typing import Any
 
+from retrysafe import lazy
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import keys
 
@@ -64,15 +65,13 @@ def _neither(given: object) -> ConfigurationError:
 
 
 def _check_function(given: Callable[..., Any]) -> None:
-    import inspect
-
     called = (given, getattr(type(given), "__call__", None))  # noqa: B004 - of a callable object, it tells the kind
-    if any(map(inspect.iscoroutinefunction, called)) or any(map(inspect.isasyncgenfunction, called)):
+    if any(map(lazy.inspect.iscoroutinefunction, called)) or any(map(lazy.inspect.isasyncgenfunction, called)):
         raise ConfigurationError(f"scope= is a coroutine function, and is not awaited: give {TAKES}.")
-    if any(map(inspect.isgeneratorfunction, called)):
+    if any(map(lazy.inspect.isgeneratorfunction, called)):
         raise ConfigurationError(f"scope= is a generator function, and nothing runs it: give {TAKES}.")
     try:
-        parameters = inspect.signature(given).parameters.values()
+        parameters = lazy.inspect.signature(given).parameters.values()
     except (ValueError, TypeError):  # some that are written in C tell no signature
         return
     needed = [

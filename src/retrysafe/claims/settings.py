@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from retrysafe import lazy
 from retrysafe.backends.backend import Backend
 from retrysafe.claims.codec import Codec
 from retrysafe.claims.observers import NO_FIELDS, Observers
@@ -117,9 +118,7 @@ class BoundarySettings(NamedTuple):
 
     def chance(self) -> float:
         """A random number in [0, 1), for jitter."""
-        import random
-
-        return random.random()
+        return lazy.random.random()
 
     def first_wait(self) -> bool:
         """Tell whether this is asked for the first time."""

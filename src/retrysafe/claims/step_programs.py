@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from retrysafe import lazy
 from retrysafe.backends.driver import arun, run
 from retrysafe.cancellation import run_to_completion
 from retrysafe.claims.context import ClaimContext
@@ -67,9 +68,7 @@ async def aperform(backend: Backend, program: Steps[Any], joining: Joining | Non
     """`perform` for async code; each request comes to its end, even if the caller is cancelled."""
     if joining is None:
         if _lacks_table(backend):
-            import asyncio
-
-            await asyncio.to_thread(backend.tables.provide, "steps")  # it may wait for writers of the file
+            await lazy.asyncio.to_thread(backend.tables.provide, "steps")  # it may wait for writers of the file
         client: Any = backend.aclient()
     elif joining.aexecute is None:
         raise ConfigurationError("tx= belongs to sync code: write 'with', or give a plain function.")

@@ -20,9 +20,11 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
+from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
 
-from retrysafe.cancellation import is_cancelled, run_to_completion
+from retrysafe.cancellation import run_to_completion
 from retrysafe.claims.codec import decode_failure
 from retrysafe.claims.functions import kind_of
 from retrysafe.claims.lease import clock
@@ -52,9 +54,6 @@ from retrysafe.protocol.steps import (
 )
 
 if TYPE_CHECKING:
-    from random import Random
-    from uuid import UUID
-
     from retrysafe.protocol.records import Duration
 
 
@@ -105,7 +104,7 @@ class ClaimSteps(Course):
         """`end` for async code; compensations come to their end even if the caller is cancelled."""
         if not self._begins_to_end():
             return error
-        ended, self._cancelled = await run_to_completion(self._aend(error))
+        ended, self.cancelled = await run_to_completion(self._aend(error))
         return ended
 
     async def _aend(self, error: BaseException | None) -> BaseException | None:
@@ -115,7 +114,8 @@ class ClaimSteps(Course):
             ended = failure
         return ended
 
-    _cancelled: BaseException | None = None
+    cancelled: BaseException | None = None
+    """The cancellation that arrived while the attempt ended."""
 
     def _begins_to_end(self) -> bool:
         place = self.claim._context
@@ -137,10 +137,8 @@ class ClaimSteps(Course):
     def _raise(self, given: BaseException | None, error: BaseException | None) -> None:
         if error is not None and error is not given:
             raise error from given
-        if self._cancelled is not None and is_cancelled():
-            raise self._cancelled
-        if self._cancelled is not None:  # by us, and taken back
-            raise LeaseLost("The lease was lost while the run went back.") from given
+        if self.cancelled is not None:
+            raise self.cancelled
 
     def _concluding(self) -> Steps[Any]:
         if self.rows or self.asked:
@@ -281,14 +279,10 @@ class ClaimSteps(Course):
 
     def uuid(self, name: str) -> UUID:
         """A UUID by name."""
-        from uuid import UUID  # brings platform
-
         return UUID(self.claim.key_for(f"uuid {name}"))
 
     def random(self, name: str) -> Random:
         """A source of random numbers by name."""
-        from random import Random
-
         return Random(self.claim.key_for(f"random {name}"))
 
     def ordered(self, items: Iterable[Item], key: Callable[[Item], Any]) -> list[Item]:

@@ -5,7 +5,7 @@ Threads of one process claim keys of three profiles: "fresh" (a new key each tim
 forgotten in the end; no other record is read or written. It is a load on the store: run it beside production only if
 that has room for it. `retrysafe plan` calculates what a rate needs.
 Exit code: 0 if no key ran twice; 1 if one did; 2 if the store could not be measured, such as that every
-claim of a profile failed, or still has records of the run.
+claim of a profile failed, or still has records of the run. Those that a second interrupt leaves are forgotten later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from retrysafe.admin import capacity, measuring
 from retrysafe.admin.capacity import CapacityPlan
 from retrysafe.admin.forgetting import Forgotten
-from retrysafe.admin.measuring import PREFIX, WINDOW, BenchLoad, Measured, Measurement, Profile
+from retrysafe.admin.measuring import PREFIX, WINDOW, BenchLoad, BenchProfile, Measured, Measurement
 from retrysafe.backends.footprint import Sizes
 from retrysafe.cli.opening import add_store, commands_of, store_of
 from retrysafe.cli.options import add_option, add_verb
@@ -31,8 +31,8 @@ from retrysafe.protocol import durations
 
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 """The signals that end a run; Windows has no SIGHUP."""
-_SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-_HEAD = ("profile", "claims", "per second", *(f"{name} ms" for name in (*_SHARES, "max")), "ran", "replayed", "refused")
+_SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
+_HEAD = ("profile", "claims", "per second", *(f"{name} ms" for name in _SHARES), "ran", "replayed", "refused")
 
 
 def add_to(verbs: Any) -> None:
@@ -43,7 +43,7 @@ def add_to(verbs: Any) -> None:
         parser,
         "--profile ...",
         "only this profile; may be repeated (default: all three)",
-        choices=[profile.value for profile in Profile],
+        choices=[profile.value for profile in BenchProfile],
     )
     add_option(parser, "--clients N", "threads at the same time", 8)
     length = parser.add_mutually_exclusive_group()
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         None if options.claims is not None else options.seconds,
         options.claims,
     )
-    profiles = [profile for profile in Profile if not options.profile or profile.value in options.profile]
+    profiles = [profile for profile in BenchProfile if not options.profile or profile.value in options.profile]
     with _interruptible(), measuring.measuring(store_of(options), load) as measurement:
         try:
             measured = [measurement.run(profile) for profile in profiles]
@@ -144,12 +144,13 @@ class _Report(NamedTuple):
 
     def plan(self) -> tuple[float, CapacityPlan] | None:
         """The measured rate of new keys, and what it needs; None where it was not measured or there is no plan."""
-        rate = next((one.rate for one in self.measured if one.profile is Profile.FRESH), 0.0)
+        rate = next((one.rate for one in self.measured if one.profile is BenchProfile.FRESH), 0.0)
         if not rate or self.measurement.kind not in capacity.kinds():
             return None
-        sizes = Sizes(len(self.measurement.name) + len(Profile.FRESH), self.load.result)
+        sizes = Sizes(len(self.measurement.name) + len(BenchProfile.FRESH), self.load.result)
         return rate, capacity.plan(
-            self.measurement.kind, capacity.Load(rate, durations.seconds(WINDOW, "window"), sizes, duplicates=0.0)
+            self.measurement.kind,
+            capacity.PlannedLoad(rate, durations.seconds(WINDOW, "window"), sizes, duplicates=0.0),
         )
 
 
@@ -180,7 +181,7 @@ def _profile(one: Measured) -> dict[str, Any]:
         "claims": one.claims,
         "seconds": one.seconds,
         "rate": one.rate,
-        "latency_ms": dict(zip((*_SHARES, "max"), _latencies(one), strict=True)),
+        "latency_ms": dict(zip(_SHARES, _latencies(one), strict=True)),
         "ran": one.ran,
         "replayed": one.replayed,
         "refused": one.refused,
@@ -191,8 +192,7 @@ def _profile(one: Measured) -> dict[str, Any]:
 
 def _latencies(one: Measured) -> list[float]:
     """Milliseconds."""
-    found = [one.latencies.at(share) for share in _SHARES.values()]
-    return [round(seconds * 1e3, 3) for seconds in (*found, one.latencies.longest)]
+    return [round(one.latency(share) * 1e3, 3) for share in _SHARES.values()]
 
 
 def _as_text(report: _Report) -> Iterator[str]:

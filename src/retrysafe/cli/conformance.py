@@ -14,18 +14,20 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from retrysafe.backends.backend import Backend
+from retrysafe.backends.registry import connect, forget
 from retrysafe.cli.options import add_option, add_verb, add_verbs
-from retrysafe.conformance.capabilities import MODES, Capabilities
+from retrysafe.conformance import clients
+from retrysafe.conformance.capabilities import MODES, Capabilities, parse
 from retrysafe.conformance.profiles import PROFILES
+from retrysafe.conformance.report import FORMATS, Report
+from retrysafe.conformance.running import run
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.http.keys import HEADER
-
-if TYPE_CHECKING:
-    from retrysafe.backends.backend import Backend
-    from retrysafe.conformance.report import Report
-    from retrysafe.testing.harness import AsyncHarness, SyncHarness
+from retrysafe.testing.conformance import CASES, Bench
+from retrysafe.testing.harness import AsyncHarness, SyncHarness
 
 _FORMATS = ("markdown", "json", "junit")
 
@@ -73,8 +75,6 @@ def _add_common(parser: argparse.ArgumentParser, rules: str, timeout: float) -> 
 
 def run_http(options: argparse.Namespace) -> int:
     """Check a server."""
-    from retrysafe.conformance.running import run
-
     only = _parse_rules(options)
     able = None if options.capabilities is None else _capabilities(options.capabilities)
     profile = None if options.profile is None else PROFILES[options.profile]
@@ -84,8 +84,6 @@ def run_http(options: argparse.Namespace) -> int:
 
 def run_client(options: argparse.Namespace) -> int:
     """Check a client."""
-    from retrysafe.conformance import clients
-
     only = _parse_rules(options)
     report = clients.run_client(options.command, header=options.header, only=only, timeout=options.timeout)
     return _print_report(report, options)
@@ -101,8 +99,6 @@ def _parse_rules(options: argparse.Namespace) -> list[str]:
 
 
 def _print_report(report: Report, options: argparse.Namespace) -> int:
-    from retrysafe.conformance.report import FORMATS
-
     text = FORMATS[options.format](report)
     if options.output is None:
         sys.stdout.write(text)
@@ -126,10 +122,6 @@ def _add_store(verbs: Any) -> None:
 
 def run_store(options: argparse.Namespace) -> int:
     """Check a store."""
-    from retrysafe.backends.registry import connect, forget
-    from retrysafe.testing.conformance import CASES, Bench
-    from retrysafe.testing.harness import AsyncHarness, SyncHarness
-
     made: list[Callable[[Backend], SyncHarness | AsyncHarness]] = [SyncHarness, AsyncHarness]
     failed = 0
     for colour, make in zip(("sync", "async"), made, strict=True):
@@ -154,8 +146,6 @@ def run_store(options: argparse.Namespace) -> int:
 
 
 def _capabilities(path: Path) -> Capabilities:
-    from retrysafe.conformance.capabilities import parse
-
     try:
         return parse(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:

@@ -19,6 +19,7 @@ from retrysafe.admin.describe import four_answers
 from retrysafe.backends.commands import STORE
 from retrysafe.cli import application
 from retrysafe.cli.opening import PROJECT, import_module, load_object
+from retrysafe.cli.options import add_option, add_verb
 from retrysafe.cli.rendering import as_json, lines, say
 from retrysafe.doctor import registry
 from retrysafe.doctor.diagnosing import diagnose, living_entries
@@ -34,33 +35,31 @@ PAGES = "https://retrysafe.readthedocs.io/en/latest/"
 
 def add_to(verbs: Any) -> None:
     """Add the verb to the command line."""
-    parser = verbs.add_parser(
-        "doctor",
-        help="find what is set up wrongly",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_verb(verbs, "doctor", "find what is set up wrongly", run, __doc__)
+    add_option(parser, "--store URL...", f"a store; may be repeated (default: ${STORE})")
+    add_option(parser, "--broker URL...", "a broker; may be repeated")
+    add_option(
+        parser,
+        "--topic NAME[=BOUNDARY]...",
+        "a topic or queue to look at there, and the boundary whose inbox consumes it; a NAME with = ends with one",
     )
-    parser.add_argument("--store", metavar="URL", action="append", help=f"a store; may be repeated (default: ${STORE})")
-    parser.add_argument("--broker", metavar="URL", action="append", default=[], help="a broker; may be repeated")
-    parser.add_argument(
-        "--topic",
-        metavar="NAME[=BOUNDARY]",
-        action="append",
-        default=[],
-        help="a topic or queue to look at there, and the boundary whose inbox consumes it; a NAME with = ends with one",
+    add_option(parser, "--app MODULE:APP", "an application; its boundaries and stores are examined")
+    add_option(parser, "--lock FILE", "the lock file that --app is compared with")
+    add_option(parser, "--settings MODULE", "Django's settings: the project is examined")
+    add_option(parser, "--retried-for TIME", "for how long clients retry, as in 72h")
+    add_option(parser, "--request-timeout TIME", "after how long a request ends, as in 30s")
+    add_option(parser, "--within TIME", "for each store and broker", "5s")
+    add_option(parser, "--waivers FILE", "TOML with [[waiver]] id, subject, reason and until")
+    add_option(
+        parser,
+        "--fail-on",
+        "the lowest severity that makes the exit code 1",
+        Severity.WARNING.value,
+        choices=[one.value for one in Severity],
     )
-    parser.add_argument("--app", metavar="MODULE:APP", help="an application; its boundaries and stores are examined")
-    parser.add_argument("--lock", metavar="FILE", help="the lock file that --app is compared with")
-    parser.add_argument("--settings", metavar="MODULE", help="Django's settings: the project is examined")
-    parser.add_argument("--retried-for", metavar="TIME", help="for how long clients retry, as in 72h")
-    parser.add_argument("--request-timeout", metavar="TIME", help="after how long a request ends, as in 30s")
-    parser.add_argument("--within", metavar="TIME", default="5s", help="for each store and broker (default: 5s)")
-    parser.add_argument("--waivers", metavar="FILE", help="TOML with [[waiver]] id, subject, reason and until")
-    parser.add_argument("--fail-on", choices=[one.value for one in Severity], default=Severity.WARNING.value)
-    parser.add_argument("--fix", action="store_true", help="mend what can be mended safely under traffic")
-    parser.add_argument("--list", action="store_true", help="list the checks, and ask nothing")
-    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
-    parser.set_defaults(run=run)
+    add_option(parser, "--fix", "mend what can be mended safely under traffic")
+    add_option(parser, "--list", "list the checks, and ask nothing")
+    add_option(parser, "--json", "print JSON, one object per line")
 
 
 def run(options: argparse.Namespace) -> int:

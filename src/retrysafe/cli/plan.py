@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from retrysafe.admin import capacity
-from retrysafe.admin.capacity import CapacityPlan, Load
+from retrysafe.admin.capacity import CapacityPlan, PlannedLoad
 from retrysafe.backends.footprint import Sizes
 from retrysafe.cli.options import add_option, add_verb
 from retrysafe.cli.rendering import render_size
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigurationError("--memory is shorter than --window: a key is remembered for its window at the least.")
     sizes = Sizes(size_of(options.names, "--names"), size_of(options.result, "--result"))
     every = durations.seconds(options.sweep_every, "--sweep-every")
-    found = capacity.plan(options.kind, Load(rate_of(options.rate), memory, sizes, options.duplicates, every))
+    found = capacity.plan(options.kind, PlannedLoad(rate_of(options.rate), memory, sizes, options.duplicates, every))
     print(json.dumps(_as_data(found)) if options.json else "\n".join(_lines(options.kind, found)))
     return 0
 

@@ -51,7 +51,8 @@ def add_to(verbs: Any) -> None:
     add_option(parser, "--batch N", "messages at a time", 200)
     add_option(parser, "--batch-bytes N", "bytes of them at a time (default: 4 MiB)", 4 << 20)
     add_option(parser, "--concurrency N", "buckets that are published at the same time", 4)
-    add_option(parser, "--keep-published", "keep published messages: see retrysafe outbox sweep")
+    keeps = "keep published messages for this time, then remove them (without TIME: 7d; by default none is kept)"
+    add_option(parser, "--keep-published TIME", keeps, False, nargs="?", const=True, type=str)
     add_option(parser, "--max-attempts N", "failed attempts before a message is a dead letter", 10)
     add_option(parser, "--max-crashes N", "crashes of relays before a message is a dead letter", 3)
     add_option(parser, "--backoff-base TIME", "upper limit of the first backoff", "500ms")

@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from typing import Any
 
+from retrysafe.cli.options import add_option, add_verb
 from retrysafe.cli.rendering import say
 from retrysafe.errors import ConfigurationError
 from retrysafe.scan import baseline, report
@@ -21,26 +22,21 @@ from retrysafe.scan.scanner import scan
 
 def add_to(verbs: Any) -> None:
     """Add the verb to the command line."""
-    parser = verbs.add_parser(
-        "scan",
-        help="find code that is not safe to retry",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("paths", metavar="PATH", nargs="*", default=["."], help="files and folders (default: .)")
-    parser.add_argument("--format", choices=("text", "json", "sarif"), default="text", help="(default: text)")
-    parser.add_argument("--baseline", metavar="FILE", help="leave out the findings that are in FILE")
-    parser.add_argument("--write-baseline", metavar="FILE", help="write all findings to FILE, and exit with 0")
-    parser.add_argument("--exclude", metavar="GLOB", action="append", default=[], help="names or paths to leave out")
-    parser.add_argument("--tests", action="store_true", help="scan tests too")
-    parser.add_argument("--rule", metavar="ID", action="append", default=[], help="these rules only")
-    parser.add_argument(
+    parser = add_verb(verbs, "scan", "find code that is not safe to retry", run, __doc__)
+    add_option(parser, "paths PATH", "files and folders (default: .)", ["."], nargs="*")
+    add_option(parser, "--format", "(default: text)", "text", choices=("text", "json", "sarif"))
+    add_option(parser, "--baseline FILE", "leave out the findings that are in FILE")
+    add_option(parser, "--write-baseline FILE", "write all findings to FILE, and exit with 0")
+    add_option(parser, "--exclude GLOB...", "names or paths to leave out")
+    add_option(parser, "--tests", "scan tests too")
+    add_option(parser, "--rule ID...", "these rules only")
+    add_option(
+        parser,
         "--fail-on",
+        "the lowest severity that makes the exit code 1 (default: warning)",
+        Severity.WARNING.value,
         choices=[one.value for one in Severity],
-        default=Severity.WARNING.value,
-        help="the lowest severity that makes the exit code 1 (default: warning)",
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -30,7 +30,7 @@ Controls = Mapping[str, Control]
 Lines = list[tuple[str, str]]
 
 
-class Told(Exception):
+class AskedRequest(Exception):
     """The handler raises what its script told it to raise."""
 
 
@@ -164,7 +164,7 @@ class AppState:
         with self._lock:
             self._background[script.id] += 1
         if script.background == "raise":
-            raise Told("told to raise after the response")
+            raise AskedRequest("told to raise after the response")
 
     def gate(self, id: str) -> Gate:
         """The gate of an id."""
@@ -205,7 +205,7 @@ class AppState:
 
 def _raise(where: str, script: HandlerScript) -> None:
     if script.raises == where:
-        raise Told(f"told to raise {where} the response")
+        raise AskedRequest(f"told to raise {where} the response")
 
 
 def _answer(value: Any) -> tuple[int, bytes]:

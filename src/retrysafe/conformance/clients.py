@@ -29,7 +29,7 @@ _WELL = b'{"ok": true}'
 _PROBLEM = b'{"title": "told so by the check", "code": "%s"}'
 
 
-class Answer(NamedTuple):
+class PlannedAnswer(NamedTuple):
     """One answer: ``sent`` is how much of its body comes before the connection breaks, -1 for none of the answer."""
 
     status: int = 201
@@ -46,7 +46,7 @@ class Scenario(NamedTuple):
     A header's value "@3" is the date in three seconds.
     """
 
-    answers: tuple[Answer, ...]
+    answers: tuple[PlannedAnswer, ...]
     least: int = 1
     most: int | None = None
     pause: float = 0.0
@@ -54,22 +54,22 @@ class Scenario(NamedTuple):
 
 
 _REPLAYED = ("Idempotent-Replayed", "true")
-_REPLAY = Answer(headers=(_REPLAYED,))
-_LOST = Answer(sent=-1)
+_REPLAY = PlannedAnswer(headers=(_REPLAYED,))
+_LOST = PlannedAnswer(sent=-1)
 
 
-def _refuse(status: int, code: str, *headers: tuple[str, str]) -> Answer:
-    return Answer(status, (("Content-Type", "application/problem+json"), *headers), _PROBLEM % code.encode())
+def _refuse(status: int, code: str, *headers: tuple[str, str]) -> PlannedAnswer:
+    return PlannedAnswer(status, (("Content-Type", "application/problem+json"), *headers), _PROBLEM % code.encode())
 
 
 SCENARIOS: Mapping[str, Scenario] = {
     "lost": Scenario((_LOST, _REPLAY), least=2),
-    "cut": Scenario((Answer(sent=4), _REPLAY), least=2),
-    "delayed": Scenario((Answer(held=5.0), _REPLAY)),
+    "cut": Scenario((PlannedAnswer(sent=4), _REPLAY), least=2),
+    "delayed": Scenario((PlannedAnswer(held=5.0), _REPLAY)),
     "busy": Scenario((_refuse(409, "in-progress", ("Retry-After", "1")), _REPLAY), least=2, pause=1),
-    "failed": Scenario((_refuse(500, "error"), Answer()), least=2),
-    "overloaded": Scenario((_refuse(503, "overloaded", ("Retry-After", "2")), Answer()), pause=2),
-    "throttled": Scenario((_refuse(429, "throttled", ("Retry-After", "@3")), Answer()), pause=2),
+    "failed": Scenario((_refuse(500, "error"), PlannedAnswer()), least=2),
+    "overloaded": Scenario((_refuse(503, "overloaded", ("Retry-After", "2")), PlannedAnswer()), pause=2),
+    "throttled": Scenario((_refuse(429, "throttled", ("Retry-After", "@3")), PlannedAnswer()), pause=2),
     "reused": Scenario((_refuse(422, "key-reused"),), most=1),
     "invalid": Scenario((_refuse(400, "request-invalid"),), most=1),
     "final": Scenario((_refuse(500, "error", _REPLAYED),), most=1),
@@ -134,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = handle_any  # noqa: N815 - the names that the library calls
 
-    def _send(self, answer: Answer, number: int) -> None:
+    def _send(self, answer: PlannedAnswer, number: int) -> None:
         upstream = self.upstream
         if answer.held:
             with upstream.changed:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from retrysafe.conformance.capabilities import Capabilities
-from retrysafe.conformance.wire import Fields, Reply, ServerAddress, Silent, WireConnection, WireRequest
+from retrysafe.conformance.wire import Fields, ServerAddress, Silent, WireConnection, WireReply, WireRequest
 
 MARKER = "Idempotent-Replayed"
 BODY = b'{"n":1}'
@@ -36,7 +36,7 @@ class Unusable(Exception):
     """The fixture itself doesn't answer as its contract says."""
 
 
-class Act(NamedTuple):
+class FixtureAct(NamedTuple):
     """A request to the handler, before it has a key line, a principal and a script."""
 
     method: str = "POST"
@@ -47,7 +47,7 @@ class Act(NamedTuple):
     who: str | None = "runner.1"
 
 
-class Harness:
+class ServerHarness:
     """One case on one server: an id and a key of its own, and short hands for what cases do."""
 
     def __init__(self, to: ServerAddress, capabilities: Capabilities, timeout: float) -> None:
@@ -71,7 +71,7 @@ class Harness:
 
     def request(
         self,
-        call: Act = Act(),  # noqa: B008 - a constant
+        call: FixtureAct = FixtureAct(),  # noqa: B008 - a constant
         *,
         key: str | None = "",
         lines: Sequence[str] | None = None,
@@ -90,15 +90,15 @@ class Harness:
         fields += [("Content-Type", call.content_type)] * bool(call.body)
         return WireRequest(call.method, f"{self.to.prefix}/act{call.path}", (*fields, *call.fields), call.body)
 
-    def act(self, call: Act = Act(), **how: Any) -> Reply:  # noqa: B008 - a constant
+    def act(self, call: FixtureAct = FixtureAct(), **how: Any) -> WireReply:  # noqa: B008 - a constant
         """Ask the handler for something, on a connection of its own, and read the whole answer."""
         return self.exchange(self.request(call, **how))
 
-    def begin(self, call: Act = Act(), **how: Any) -> Future[Reply]:  # noqa: B008 - a constant
+    def begin(self, call: FixtureAct = FixtureAct(), **how: Any) -> Future[WireReply]:  # noqa: B008 - a constant
         """`act` in the background."""
         return self._threads.submit(self.act, call, **how)
 
-    def exchange(self, request: WireRequest) -> Reply:
+    def exchange(self, request: WireRequest) -> WireReply:
         """Send a request as it is, and note both."""
         try:
             with self.connection() as connection:
@@ -135,7 +135,7 @@ class Harness:
 
     # ---------------------------------------------------------------- the controls
 
-    def control(self, path: str) -> Reply:
+    def control(self, path: str) -> WireReply:
         """Ask a control request of the fixture; `Unusable` unless it answers 200."""
         with self.connection() as connection:
             response = connection.ask(WireRequest("GET", f"{self.to.prefix}/fixture{path}"))
@@ -184,19 +184,19 @@ class Harness:
 
     # ---------------------------------------------------------------- what should have come
 
-    def expect(self, kept: bool, expected: str, came: str | Reply) -> None:
+    def expect(self, kept: bool, expected: str, came: str | WireReply) -> None:
         """`RuleBroken` unless ``kept``."""
         if not kept:
-            raise RuleBroken(expected, render(came) if isinstance(came, Reply) else came)
+            raise RuleBroken(expected, render(came) if isinstance(came, WireReply) else came)
 
-    def ran(self, times: int, expected: str, came: Reply | None = None) -> None:
+    def ran(self, times: int, expected: str, came: WireReply | None = None) -> None:
         """The handler ran exactly so often."""
         found = self.executions()
         if found != times:
             tail = "" if came is None else f", and the answer {render(came)}"
             raise RuleBroken(f"{expected}: {_times(times)}", f"{_times(found)}{tail}")
 
-    def first(self, call: Act = Act(), **how: Any) -> Reply:  # noqa: B008 - a constant
+    def first(self, call: FixtureAct = FixtureAct(), **how: Any) -> WireReply:  # noqa: B008 - a constant
         """The first request of a key: it runs, once, and answers as its script says."""
         before = self.executions(how.get("id"))
         response = self.act(call, **how)
@@ -208,7 +208,7 @@ class Harness:
         )
         return response
 
-    def again(self, call: Act = Act(), **how: Any) -> Reply:  # noqa: B008 - a constant
+    def again(self, call: FixtureAct = FixtureAct(), **how: Any) -> WireReply:  # noqa: B008 - a constant
         """A retry, asked again while it is told that the original still runs (whether that is right is R8's matter)."""
         busy = self.capabilities.choice("concurrent_status")
         end = time.monotonic() + self.timeout / 4
@@ -219,7 +219,14 @@ class Harness:
             response = self.act(call, **how)
         return response
 
-    def expect_replay(self, first: Reply, call: Act = Act(), *, times: int = 1, **how: Any) -> Reply:  # noqa: B008
+    def expect_replay(
+        self,
+        first: WireReply,
+        call: FixtureAct = FixtureAct(),  # noqa: B008 - a constant
+        *,
+        times: int = 1,
+        **how: Any,
+    ) -> WireReply:
         """A retry that gets the stored response: no further execution, the same status and body."""
         response = self.again(call, **how)
         found = self.executions(how.get("id"))
@@ -230,7 +237,7 @@ class Harness:
         self.expect(same, wanted, f"{render(response)}, {_times(found)}")
         return response
 
-    def expect_refusal(self, status: int | None, why: str, call: Act = Act(), **how: Any) -> Reply:  # noqa: B008
+    def expect_refusal(self, status: int | None, why: str, call: FixtureAct = FixtureAct(), **how: Any) -> WireReply:  # noqa: B008
         """A request that is refused without running: with ``status``, or with any 4xx."""
         before = self.executions(how.get("id"))
         response = self.again(call, **how)
@@ -242,7 +249,7 @@ class Harness:
         )
         return response
 
-    def expect_distinction(self, what: str, call: Act, *, elsewhere: bool = False, **how: Any) -> None:
+    def expect_distinction(self, what: str, call: FixtureAct, *, elsewhere: bool = False, **how: Any) -> None:
         """A request unlike the one its key was used for: refused (or, ``elsewhere``, an operation of its own)."""
         if elsewhere and self.capabilities.choice("operation") == "endpoint":
             before = self.executions()
@@ -254,12 +261,12 @@ class Harness:
             self.expect_refusal(None, what, call, **how)
 
 
-def is_marked(response: Reply) -> bool:
+def is_marked(response: WireReply) -> bool:
     """Tell whether a response says that it is a replay."""
     return (response.one(MARKER) or "").lower() in ("true", "?1", "1")
 
 
-def render(response: Reply) -> str:
+def render(response: WireReply) -> str:
     """A response in a few words."""
     told = [f"{name}: {value}" for name, value in response.fields if name.lower() in _TOLD]
     body = _short(response.body) if response.body else "no body"

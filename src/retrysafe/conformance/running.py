@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 
 from retrysafe.conformance.capabilities import Capabilities, Mode, parse
 from retrysafe.conformance.cases import CASES
-from retrysafe.conformance.harness import Harness, Inapplicable, RuleBroken, Unusable
+from retrysafe.conformance.harness import Inapplicable, RuleBroken, ServerHarness, Unusable
 from retrysafe.conformance.profiles import Profile
 from retrysafe.conformance.report import Report, Result, Verdict
 from retrysafe.conformance.rules import RULES
@@ -81,7 +81,7 @@ def read(to: ServerAddress, timeout: float = TIMEOUT) -> Capabilities:
 
 
 def _reset(to: ServerAddress, able: Capabilities, timeout: float) -> None:
-    harness = Harness(to, able, timeout)
+    harness = ServerHarness(to, able, timeout)
     try:
         harness.control("/reset")
     except (OSError, Silent, Unusable) as error:
@@ -95,7 +95,7 @@ def _check(rule: str, to: ServerAddress, able: Capabilities, timeout: float) -> 
     if left_out is not None:
         return left_out
     begun = time.perf_counter()
-    harness = Harness(to, able, timeout)
+    harness = ServerHarness(to, able, timeout)
     try:
         result = _try(rule, harness)
     finally:
@@ -117,7 +117,7 @@ def _result_of_omitted(rule: str, able: Capabilities) -> Result | None:
     return None
 
 
-def _try(rule: str, harness: Harness) -> Result:
+def _try(rule: str, harness: ServerHarness) -> Result:
     text = RULES[rule].text
     try:
         CASES[rule](harness)

@@ -88,7 +88,7 @@ def head(method: str, target: str, fields: Iterable[tuple[str, str]]) -> bytes:
     return "\r\n".join(lines).encode("latin-1")
 
 
-class Reply(NamedTuple):
+class WireReply(NamedTuple):
     """A response as it came: field lines in their order, none merged; ``whole`` unless the body broke off."""
 
     status: int
@@ -141,7 +141,7 @@ class WireConnection:
         except TimeoutError as error:
             raise Silent("the server stopped reading") from error
 
-    def ask(self, request: WireRequest) -> Reply:
+    def ask(self, request: WireRequest) -> WireReply:
         """Send a request and read its whole response.
 
         A server may answer and close before it has read everything (RFC 9112 §9.5); the answer is still read.
@@ -150,7 +150,7 @@ class WireConnection:
             self.send(request.encode(self.host))
         return self.receive(request.method)
 
-    def receive(self, method: str = "POST") -> Reply:
+    def receive(self, method: str = "POST") -> WireReply:
         """Read a response to its end."""
         begun = self.begin(method)
         body = bytearray()
@@ -160,13 +160,13 @@ class WireConnection:
                 raise ConnectionError(f"the body has more than {_MOST_BODY} bytes")
         return begun._replace(body=bytes(body), whole=self._whole)
 
-    def begin(self, method: str = "POST") -> Reply:
+    def begin(self, method: str = "POST") -> WireReply:
         """Read the head of a response, past interim ones (1xx); the body is then in `pieces`."""
         self._begin_step()
         status, fields = self._head()
         while 100 <= status < 200:
             status, fields = self._head()
-        response = Reply(status, fields, b"")
+        response = WireReply(status, fields, b"")
         self._whole = True
         self._pieces = self._frame(response, method)
         return response
@@ -235,7 +235,7 @@ class WireConnection:
             fields.append((name, value.strip(" \t")))
         return int(line[1]), tuple(fields)
 
-    def _frame(self, response: Reply, method: str) -> Iterator[bytes]:
+    def _frame(self, response: WireReply, method: str) -> Iterator[bytes]:
         """The body, by the rules of RFC 9112 §6.3."""
         if method == "HEAD" or response.status in _WITHOUT_BODY:
             return iter(())

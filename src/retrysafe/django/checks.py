@@ -12,12 +12,11 @@ from django.utils.module_loading import import_string
 
 from retrysafe.backends.registry import connect
 from retrysafe.errors import ConfigurationError, RetrysafeError, SchemaOutdated, StoreMisconfigured
+from retrysafe.http.django import IdempotencyMiddleware, guard_of_settings
 
 
 def check_middleware(**_: Any) -> Iterable[CheckMessage]:
     """Report a guard of MIDDLEWARE that its setting does not allow, which else the first request would meet."""
-    from retrysafe.http.django import IdempotencyMiddleware, guard_of_settings
-
     for path in settings.MIDDLEWARE:
         try:
             found = import_string(path)

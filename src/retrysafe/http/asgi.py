@@ -219,7 +219,7 @@ class AsgiExchange(Exchange):
     """The handler's exception, for frameworks that turn it into a response before we can see it."""
     _given: int | None
     """Bytes of the body that the application has received; None when it has all."""
-    _waiting: asyncio.Event | None
+    _waiting: asyncio.Event | None = None
     """Set when the application may hear that the client has left; made by who waits for that."""
     _complete = _disconnected = _gone = False
 
@@ -243,7 +243,7 @@ class AsgiExchange(Exchange):
         self._receive, self._send = receive, send
         self._capture = Capture(self.guard)
         self._given, self._is_audible = 0, False
-        self.error, self._waiting = None, None
+        self.error = None
         try:
             await app(inner, self.receive, self.send)
             if self.instead is None and self.claim is not None and not self.settled:
@@ -252,6 +252,7 @@ class AsgiExchange(Exchange):
             self._is_audible = True
             if self._waiting is not None:
                 self._waiting.set()
+                self._waiting = None
             for name in inner:  # routers' notes in it are read around us
                 if name not in scope and name not in (HELD, _HANDLERS):
                     scope[name] = inner[name]

@@ -24,7 +24,7 @@ _READING = ("GET", "HEAD")
 
 
 class ETag(NamedTuple):
-    """An entity tag: what names one version of a resource. A weak one names versions that are as good as equal."""
+    """An entity tag : it names one version of a resource, a weak one versions that are equivalent."""
 
     opaque: str
     weak: bool = False
@@ -47,7 +47,7 @@ Version = ETag | int | str | bytes | UUID
 
 
 def etag_of(version: object) -> ETag:
-    """A strong tag for a version number or the like; for bytes, their hash; a tag stays what it is.
+    """Make a strong tag of a version number or the like, and of bytes by their hash; an `ETag` is returned unchanged.
 
     Raises `ConfigurationError` for text that cannot stand in a tag.
     """
@@ -96,9 +96,9 @@ _TITLES = {412: "Precondition Failed", 428: "Precondition Required"}
 def evaluate(request: Request, current: Version | None, *, required: bool = False) -> Unmet | None:
     """Check If-Match, then If-None-Match, against the ``current`` version; None for a resource that does not exist.
 
-    Call it when the request would succeed otherwise: who may not, or sent nonsense, is told so first. With
-    ``required``, a request other than GET and HEAD that does not say what it has seen is refused with 428: it needs
-    If-Match, or If-None-Match for what does not exist. A field that cannot be read never lets a write through.
+    Call it last, when authorization and validation would let the request succeed. With ``required``, a request other
+    than GET and HEAD without a precondition is refused with 428: it needs If-Match, or If-None-Match for a resource
+    that does not exist. A field that cannot be read never lets a write through.
     The check and the write must be one: in a transaction that locks the row, or by ``UPDATE … WHERE version = …``.
     """
     tag = None if current is None else etag_of(current)

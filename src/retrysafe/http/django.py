@@ -100,13 +100,13 @@ def _guard_view(guard: Guard, view: Any) -> Any:
         return _guard_async_view(guard, view)
 
     @wraps(view)
-    def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+    def serve_guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         run = partial(view, request, *args, **kwargs)
-        inside = partial(in_atomic_requests, guarded, run, besides=own_alias(guard))
-        return serve(guard, request, partial(_answer, request, inside), partial(in_atomic_requests, guarded, run))
+        inside = partial(in_atomic_requests, serve_guarded, run, besides=own_alias(guard))
+        return serve(guard, request, partial(_answer, request, inside), partial(in_atomic_requests, serve_guarded, run))
 
-    take_over_atomic_requests(guarded)
-    return guarded
+    take_over_atomic_requests(serve_guarded)
+    return serve_guarded
 
 
 def _guard_async_view(guard: Guard, view: Any) -> Any:
@@ -115,13 +115,13 @@ def _guard_async_view(guard: Guard, view: Any) -> Any:
         raise ConfigurationError(ASYNC_VIEW.format(view=view, alias=guard.entry.alias))
 
     @wraps(view)
-    async def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+    async def serve_guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         run = partial(to_its_end(async_to_sync(view)), request, *args, **kwargs)
         inside = partial(_answer, request, run)
         response: HttpResponseBase = await sync_to_async(serve)(guard, request, inside, run)
         return response
 
-    return guarded
+    return serve_guarded
 
 
 _REFUSALS = (Http404, PermissionDenied, BadRequest, SuspiciousOperation, MultiPartParserError)

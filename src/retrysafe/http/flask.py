@@ -36,7 +36,7 @@ from retrysafe.http.policy import (
 from retrysafe.http.principals import UNSAID, Principal, check, find
 from retrysafe.http.problems import Refusal
 from retrysafe.http.routes import NEEDS, Need
-from retrysafe.http.wsgi import HELD, Environ, Input, Outgoing, StartResponse, request_of
+from retrysafe.http.wsgi import HELD, Environ, Input, OutgoingResponse, StartResponse, request_of
 
 with NeedsExtra("flask"):
     from flask import Blueprint, Flask, Request, Response, abort, current_app, request, request_started, url_for
@@ -189,7 +189,7 @@ class Installed:
         except BaseException:
             stack.close()
             raise
-        return Outgoing(chunks, stack)
+        return OutgoingResponse(chunks, stack)
 
     def _keep_body(self, app: Flask, **signal: Any) -> None:
         """Before anybody reads the body, begin to keep what is read of it."""
@@ -417,7 +417,7 @@ def _mark_blueprint(blueprint: Blueprint, rule: RouteRule) -> None:
 
 def _guard_view(view: Callable[..., Any], rule: RouteRule) -> Callable[..., Any]:
     @wraps(view)
-    def guarded(*args: Any, **kwargs: Any) -> Any:
+    def serve_guarded(*args: Any, **kwargs: Any) -> Any:
         installed: Installed | None = current_app.extensions.get(_EXTENSION)
         if installed is None:
             raise ConfigurationError(
@@ -425,10 +425,10 @@ def _guard_view(view: Callable[..., Any], rule: RouteRule) -> Callable[..., Any]
             )
         return installed.serve(rule, lambda: current_app.ensure_sync(view)(*args, **kwargs))
 
-    setattr(guarded, _MARK, rule)
+    setattr(serve_guarded, _MARK, rule)
     if isinstance(view, FunctionType):
         setattr(view, _BARE, True)
-    return guarded
+    return serve_guarded
 
 
 def _mark_of(view: object) -> RouteRule | None:

@@ -72,7 +72,7 @@ _BY_NUMBER = {str(code.value[0]).encode(): code for code in Code}
 REPLAYED = ("idempotent-replayed", "true")
 
 
-class Answer(NamedTuple):
+class CallAnswer(NamedTuple):
     """The end of a call: its status, and the response's bytes if there is one."""
 
     code: Code
@@ -88,7 +88,7 @@ class Answer(NamedTuple):
         return Response(AS_HTTP.get(self.code, 500), trailers + _lines(self.trailing), self.body)
 
 
-def _answer_of(stored: Response) -> Answer:
+def _answer_of(stored: Response) -> CallAnswer:
     """A stored response as the answer to a retry. Raises `Refusal` for one whose message was too large to keep.
 
     In its place no message can stand: one of no bytes is a message, whose fields all have their defaults.
@@ -98,10 +98,10 @@ def _answer_of(stored: Response) -> Answer:
     fields = dict(stored.headers)
     code = _BY_NUMBER.get(fields.get(_STATUS, b"")) or _AS_GRPC.get(stored.status, Code.UNKNOWN)
     details = fields.get(_MESSAGE, b"").decode()
-    return Answer(code, details, _metadata(stored.headers), stored.body or b"")
+    return CallAnswer(code, details, _metadata(stored.headers), stored.body or b"")
 
 
-def _refuse(refusal: Refusal, guard: Guard) -> Answer:
+def _refuse(refusal: Refusal, guard: Guard) -> CallAnswer:
     problem = PROBLEMS[refusal.code]
     trailing: list[tuple[str, str | bytes]] = [
         ("retrysafe-code", refusal.code),
@@ -113,7 +113,7 @@ def _refuse(refusal: Refusal, guard: Guard) -> Answer:
     wait = problem.retry_after if refusal.retry_after is None else refusal.retry_after
     if wait is not None:
         trailing.append(("grpc-retry-pushback-ms", str(max(1000, round(wait * 1000)))))
-    return Answer(STATUSES[refusal.code], f"{problem.title}. {refusal.detail}", tuple(trailing), b"")
+    return CallAnswer(STATUSES[refusal.code], f"{problem.title}. {refusal.detail}", tuple(trailing), b"")
 
 
 def _lines(metadata: Iterable[tuple[str, Any]] | None) -> Headers:
@@ -142,7 +142,7 @@ class _Aborted(Exception):
 
     def __init__(self, code: Code, details: str, trailing: Metadata) -> None:
         super().__init__(code)
-        self.answer = Answer(code, details, trailing, b"", aborted=True)
+        self.answer = CallAnswer(code, details, trailing, b"", aborted=True)
 
 
 class _Context:
@@ -176,9 +176,9 @@ class _Context:
     def trailing_metadata(self) -> Metadata:
         return self._trailing
 
-    def end_call(self, body: bytes) -> Answer:
+    def end_call(self, body: bytes) -> CallAnswer:
         """Return the call's answer after the handler returned."""
-        return Answer(self._code, self._details, self._trailing, body)
+        return CallAnswer(self._code, self._details, self._trailing, body)
 
 
 class _SyncContext(_Context):
@@ -197,7 +197,7 @@ class _AsyncContext(_Context):
         raise _Aborted(status.code, status.details or "", tuple(status.trailing_metadata or ()))
 
 
-async def _perform(handler: Any, raw: bytes, context: _Context) -> Answer:
+async def _perform(handler: Any, raw: bytes, context: _Context) -> CallAnswer:
     try:
         response = handler.unary_unary(_read(handler, raw), context)
         if hasattr(response, "__await__"):
@@ -248,11 +248,11 @@ class _Interceptor:
         """The principal of a call."""
         return await afind(self.guard.principal, context)
 
-    async def _call(self, details: Any, handler: Any, raw: bytes, context: Any) -> tuple[Answer, bool]:
+    async def _call(self, details: Any, handler: Any, raw: bytes, context: Any) -> tuple[CallAnswer, bool]:
         """Return the call's answer, and whether it is a replay."""
-        ended: list[Answer] = []
+        ended: list[CallAnswer] = []
 
-        async def perform() -> Answer:
+        async def perform() -> CallAnswer:
             ended[:] = [await _perform(handler, raw, self._context(context))]
             return ended[0]
 
@@ -344,7 +344,7 @@ def _write(handler: Any, response: Any, context: _Context) -> bytes:
     return written
 
 
-def _answer_unsupported(guard: Guard) -> Answer:
+def _answer_unsupported(guard: Guard) -> CallAnswer:
     return _refuse(Refusal("response-unsupported", "Nothing was done. Streams cannot be replayed."), guard)
 
 
@@ -358,7 +358,7 @@ def _like(handler: Any, behaviour: Any) -> Any:
     return make(behaviour, handler.request_deserializer, handler.response_serializer)
 
 
-def _end(context: Any, answer: Answer, replayed: bool = False) -> bytes | None:
+def _end(context: Any, answer: CallAnswer, replayed: bool = False) -> bytes | None:
     """End the call as the answer says."""
     if replayed:
         context.send_initial_metadata((REPLAYED,))
@@ -369,7 +369,7 @@ def _end(context: Any, answer: Answer, replayed: bool = False) -> bytes | None:
     return answer.body
 
 
-async def _aend(context: Any, answer: Answer, replayed: bool = False) -> bytes | None:
+async def _aend(context: Any, answer: CallAnswer, replayed: bool = False) -> bytes | None:
     if replayed:
         await context.send_initial_metadata((REPLAYED,))
     if answer.code is not Code.OK:

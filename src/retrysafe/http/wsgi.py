@@ -117,7 +117,7 @@ class IdempotencyMiddleware:
         if isinstance(answer, Response):
             exchange.body.close()
             return respond(answer, start_response)
-        outgoing = Outgoing(answer.chunks, exchange.body)
+        outgoing = OutgoingResponse(answer.chunks, exchange.body)
         try:
             start_response(run.status, run.headers)
         except BaseException:
@@ -299,7 +299,7 @@ class ApplicationRun:
             close()
 
 
-class Outgoing:
+class OutgoingResponse:
     """A response on its way; when it is closed the request is over too, with what is open for it."""
 
     def __init__(self, chunks: Iterable[bytes], resources: Body | ExitStack) -> None:

@@ -28,7 +28,7 @@ class BrokerUnavailable(RetrysafeError):
 
 
 class QueueMissing(BrokerUnavailable):
-    """The broker answers, and has no queue for what is to be consumed, so that no message can arrive.
+    """The broker answers, but does not have the queue to consume from, so that no message can arrive.
 
     Nothing was received. Declare the queue as named above, before the first message is published: a message for a queue
     that is missing waits in the outbox, or is lost where another group's queue takes it. Subscriptions look again by

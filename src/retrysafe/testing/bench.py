@@ -100,6 +100,14 @@ class Bench:
         settled: bool = self.harness.do(settle(self.harness.store, held, event, result))
         return settled
 
+    def finish(
+        self, event: Transition, result: StoredResult | None = None, want: ClaimRequest | None = None
+    ) -> Ownership:
+        """Win the key, and settle it."""
+        held = self.win(want)
+        assert self.settle(held, event, result)
+        return held
+
     def renew(self, held: Ownership) -> bool:
         kept: set[Ownership] = self.harness.do(renew(self.harness.store, [held]))
         return held in kept

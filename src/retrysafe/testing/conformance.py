@@ -59,9 +59,8 @@ def same_attempt_recognises_its_own_claim(bench: Bench) -> None:
 
 
 @case
-def completed_result_is_replayed_byte_for_byte(bench: Bench) -> None:
-    held = bench.win()
-    assert bench.settle(held, Transition.COMPLETE, RESULT)
+def a_completed_result_is_replayed_byte_for_byte(bench: Bench) -> None:
+    bench.finish(Transition.COMPLETE, RESULT)
     outcome = bench.lose()
     assert outcome.decision is Decision.REPLAY
     assert outcome.record is not None
@@ -69,28 +68,24 @@ def completed_result_is_replayed_byte_for_byte(bench: Bench) -> None:
 
 
 @case
-def withheld_and_empty_results_stay_apart(bench: Bench) -> None:
-    held = bench.win()
-    assert bench.settle(held, Transition.COMPLETE, StoredResult(None, "", 0))
+def results_withheld_and_empty_stay_apart(bench: Bench) -> None:
+    bench.finish(Transition.COMPLETE, StoredResult(None, "", 0))
     assert bench.record().result == StoredResult(None, "", 0)
     other = Bench(bench.harness, bench.key[::-1])
-    held = other.win()
-    assert other.settle(held, Transition.COMPLETE, StoredResult(b"", "text/plain", 1))
+    other.finish(Transition.COMPLETE, StoredResult(b"", "text/plain", 1))
     assert other.record().result == StoredResult(b"", "text/plain", 1)
 
 
 @case
 def completing_twice_reads_back_as_done(bench: Bench) -> None:
-    held = bench.win()
-    assert bench.settle(held, Transition.COMPLETE, RESULT)
+    held = bench.finish(Transition.COMPLETE, RESULT)
     assert bench.settle(held, Transition.COMPLETE, RESULT)
     assert bench.record().result == RESULT
 
 
 @case
-def stored_failure_is_replayed(bench: Bench) -> None:
-    held = bench.win()
-    assert bench.settle(held, Transition.FAIL, RESULT)
+def a_stored_failure_is_replayed(bench: Bench) -> None:
+    bench.finish(Transition.FAIL, RESULT)
     outcome = bench.lose()
     assert outcome.decision is Decision.REPLAY_FAILURE
     assert outcome.record is not None
@@ -104,21 +99,19 @@ def other_payload_is_refused_while_running_done_and_released(bench: Bench) -> No
     before = bench.record()
     assert bench.settle(held, Transition.RELEASE)
     assert bench.lose(bench.want(b"other")).decision is Decision.REUSED
-    held = bench.win()
-    assert bench.settle(held, Transition.COMPLETE, RESULT)
+    bench.finish(Transition.COMPLETE, RESULT)
     assert bench.lose(bench.want(b"other")).decision is Decision.REUSED
     assert bench.record().fingerprint == before.fingerprint
 
 
 @case
 def empty_fingerprint_switches_the_check_off(bench: Bench) -> None:
-    held = bench.win()
-    assert bench.settle(held, Transition.COMPLETE, RESULT)
+    bench.finish(Transition.COMPLETE, RESULT)
     assert bench.lose(bench.want(b"")).decision is Decision.REPLAY
 
 
 @case
-def lapsed_keyed_attempt_is_taken_over_and_fenced(bench: Bench) -> None:
+def a_lapsed_keyed_attempt_is_taken_over_and_fenced(bench: Bench) -> None:
     first = bench.win()
     bench.elapse(LEASE + 1)
     assert bench.record().effective_state is EffectiveState.LAPSED
@@ -136,7 +129,7 @@ def lapsed_keyed_attempt_is_taken_over_and_fenced(bench: Bench) -> None:
 
 
 @case
-def lapsed_attempt_that_nobody_replaced_may_still_complete(bench: Bench) -> None:
+def a_lapsed_attempt_that_nobody_replaced_may_still_complete(bench: Bench) -> None:
     held = bench.win()
     bench.elapse(LEASE + 1)
     assert bench.settle(held, Transition.COMPLETE, RESULT)
@@ -144,8 +137,7 @@ def lapsed_attempt_that_nobody_replaced_may_still_complete(bench: Bench) -> None
 
 @case
 def release_keeps_the_row_and_tokens_only_rise(bench: Bench) -> None:
-    first = bench.win()
-    assert bench.settle(first, Transition.RELEASE)
+    first = bench.finish(Transition.RELEASE)
     assert bench.record().effective_state is EffectiveState.RELEASED
     second = bench.win()
     assert second.token > first.token
@@ -189,7 +181,7 @@ def renewal_of_many_keeps_the_live_ones(bench: Bench) -> None:
 
 
 @case
-def lapsed_external_attempt_becomes_unknown(bench: Bench) -> None:
+def a_lapsed_external_attempt_becomes_unknown(bench: Bench) -> None:
     first = bench.win(bench.want(effects="external"))
     bench.elapse(LEASE + 1)
     assert bench.lose(bench.want(effects="external")).decision is Decision.DOUBT
@@ -207,8 +199,7 @@ def unknown_is_resolved_once_and_only_as_seen(bench: Bench) -> None:
         (Transition.RESOLVE_FAILED, Decision.REPLAY_FAILURE),
     ):
         one = Bench(bench.harness, bytes([len(event)]) + bench.key[1:])
-        held = one.win()
-        assert one.settle(held, Transition.DOUBT)
+        held = one.finish(Transition.DOUBT)
         seen = one.record()
         assert one.harness.do(resolve(one.harness.store, seen, event, RESULT, clocks))
         assert not one.harness.do(resolve(one.harness.store, seen, Transition.RESOLVE_RELEASED, None, clocks))
@@ -218,8 +209,7 @@ def unknown_is_resolved_once_and_only_as_seen(bench: Bench) -> None:
 
 @case
 def unknown_released_by_a_person_runs_again_with_a_higher_token(bench: Bench) -> None:
-    first = bench.win()
-    assert bench.settle(first, Transition.DOUBT)
+    first = bench.finish(Transition.DOUBT)
     clocks = bench.want().clocks
     assert bench.harness.do(resolve(bench.harness.store, bench.record(), Transition.RESOLVE_RELEASED, None, clocks))
     second = bench.win()
@@ -228,9 +218,8 @@ def unknown_released_by_a_person_runs_again_with_a_higher_token(bench: Bench) ->
 
 
 @case
-def expired_key_is_new_work_with_a_higher_token(bench: Bench) -> None:
-    first = bench.win()
-    assert bench.settle(first, Transition.COMPLETE, RESULT)
+def an_expired_key_is_new_work_with_a_higher_token(bench: Bench) -> None:
+    first = bench.finish(Transition.COMPLETE, RESULT)
     bench.elapse(WINDOW + 1)
     second = bench.win(bench.want(b"another payload"))
     assert second.token > first.token
@@ -239,9 +228,8 @@ def expired_key_is_new_work_with_a_higher_token(bench: Bench) -> None:
 
 
 @case
-def expired_key_is_refused_while_remembered(bench: Bench) -> None:
-    held = bench.win(bench.want(on_expired="refuse"))
-    assert bench.settle(held, Transition.COMPLETE, RESULT)
+def an_expired_key_is_refused_while_remembered(bench: Bench) -> None:
+    bench.finish(Transition.COMPLETE, RESULT, want=bench.want(on_expired="refuse"))
     bench.elapse(WINDOW + 1)
     assert bench.lose(bench.want(b"another", on_expired="refuse")).decision is Decision.EXPIRED
     bench.elapse(MEMORY - WINDOW)
@@ -261,8 +249,7 @@ def sweep_removes_only_what_is_forgotten(bench: Bench) -> None:
     store = bench.harness.store
     running = bench.sibling(1)
     running.win()
-    held = bench.win()
-    assert bench.settle(held, Transition.COMPLETE, RESULT)
+    bench.finish(Transition.COMPLETE, RESULT)
     bench.elapse(WINDOW + 1)
     bench.harness.do(sweep(store, 1000))
     assert bench.read() is not None, "an expired key is still remembered"
@@ -308,7 +295,7 @@ def completion_races_with_takeover_to_one_end(bench: Bench) -> None:
 
 
 @case
-def settled_key_is_expired_by_hand_once_and_only_as_seen(bench: Bench) -> None:
+def a_settled_key_is_expired_by_hand_once_and_only_as_seen(bench: Bench) -> None:
     store = bench.harness.store
     first = bench.win()
     assert not bench.harness.do(expire(store, bench.record())), "a running key is its attempt's"
@@ -325,8 +312,7 @@ def settled_key_is_expired_by_hand_once_and_only_as_seen(bench: Bench) -> None:
 
 @case
 def expiring_by_hand_can_end_the_memory_too(bench: Bench) -> None:
-    held = bench.win()
-    assert bench.settle(held, Transition.FAIL, RESULT)
+    bench.finish(Transition.FAIL, RESULT)
     assert bench.harness.do(expire(bench.harness.store, bench.record(), forget=True))
     left = bench.read()
     assert left is None or left.effective_state is EffectiveState.FORGOTTEN
@@ -406,7 +392,7 @@ def what_was_archived_is_removed_unless_its_key_was_used_again(bench: Bench) -> 
         return  # forgotten records expire natively
     again = bench.sibling(1)
     for one in (bench, again):
-        assert one.settle(one.win(), Transition.COMPLETE, RESULT)
+        one.finish(Transition.COMPLETE, RESULT)
         one.elapse(MEMORY + 1)
     archived = [one for one in bench.harness.do(forgotten(store, 10_000)) if one.key in (bench.key, again.key)]
     assert {one.key: one.result for one in archived} == {bench.key: RESULT, again.key: RESULT}

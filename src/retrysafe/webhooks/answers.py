@@ -31,7 +31,7 @@ DUPLICATE = 200
 """The answer to an event that was handled before: a success, so that the provider stops."""
 
 
-class Answer(NamedTuple):
+class ErrorAnswer(NamedTuple):
     """The answer to an error of a claim."""
 
     status: int
@@ -41,21 +41,27 @@ class Answer(NamedTuple):
     detail: str = "It was not handled by this delivery. Deliver it again."
 
 
-ANSWERS: tuple[tuple[type[RetrysafeError | Postponed], Answer], ...] = (
-    (InProgress, Answer(503, "in-progress", 1)),
-    (LeaseLost, Answer(503, "in-progress", 1)),
-    (Postponed, Answer(503, "postponed")),
-    (StoreMisconfigured, Answer(503, "store-misconfigured", 60)),
-    (StoreUnavailable, Answer(503, "store-unavailable", 1)),
-    (SchemaOutdated, Answer(503, "store-not-migrated", 60)),
-    (RetryTransaction, Answer(503, "store-unavailable", 1)),
-    (OutcomeUnknown, Answer(503, "outcome-unknown", 60)),
-    (QuotaExceeded, Answer(429, "quota-exceeded", 1)),
-    (KeyReused, Answer(422, "event-changed", detail="It was not handled: another event came under its id before.")),
-    (KeyExpired, Answer(409, "key-expired", detail="It was not handled now. It came before; its end is forgotten.")),
-    (StoredFailure, Answer(DUPLICATE, "failed-before")),
-    (ResultNotEncodable, Answer(DUPLICATE, "handled-before")),
-    (ResultUnreadable, Answer(DUPLICATE, "handled-before")),
+ANSWERS: tuple[tuple[type[RetrysafeError | Postponed], ErrorAnswer], ...] = (
+    (InProgress, ErrorAnswer(503, "in-progress", 1)),
+    (LeaseLost, ErrorAnswer(503, "in-progress", 1)),
+    (Postponed, ErrorAnswer(503, "postponed")),
+    (StoreMisconfigured, ErrorAnswer(503, "store-misconfigured", 60)),
+    (StoreUnavailable, ErrorAnswer(503, "store-unavailable", 1)),
+    (SchemaOutdated, ErrorAnswer(503, "store-not-migrated", 60)),
+    (RetryTransaction, ErrorAnswer(503, "store-unavailable", 1)),
+    (OutcomeUnknown, ErrorAnswer(503, "outcome-unknown", 60)),
+    (QuotaExceeded, ErrorAnswer(429, "quota-exceeded", 1)),
+    (
+        KeyReused,
+        ErrorAnswer(422, "event-changed", detail="It was not handled: another event came under its id before."),
+    ),
+    (
+        KeyExpired,
+        ErrorAnswer(409, "key-expired", detail="It was not handled now. It came before; its end is forgotten."),
+    ),
+    (StoredFailure, ErrorAnswer(DUPLICATE, "failed-before")),
+    (ResultNotEncodable, ErrorAnswer(DUPLICATE, "handled-before")),
+    (ResultUnreadable, ErrorAnswer(DUPLICATE, "handled-before")),
 )
 """The answer to each error of a claim; any other error is a mistake in the application, and is raised."""
 

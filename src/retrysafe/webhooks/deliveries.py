@@ -37,7 +37,7 @@ class Head:
             raise DeliveryRefused("header-repeated", f"The request has {len(values)} {name} fields.")
         return values[0] if values else None
 
-    def require_field(self, name: str) -> str:
+    def signed(self, name: str) -> str:
         """The value of a field that the verification needs. Raises `DeliveryRefused` when it is absent."""
         value = self.one(name)
         if not value:

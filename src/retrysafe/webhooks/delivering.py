@@ -102,7 +102,7 @@ class Endpoint:
         port = "" if parts.port is None else f":{parts.port}"
         return f"{parts.scheme}://{parts.hostname}{port}"
 
-    def sign(self, message: Message, now: float) -> dict[str, str]:
+    def signed(self, message: Message, now: float) -> dict[str, str]:
         """The header fields of one attempt at ``now``, in seconds since the Unix epoch."""
         timestamp = str(int(now))
         made = signatures(self.keys, message.id, timestamp, message.body)

@@ -60,7 +60,7 @@ class Slack:
 
     def verify(self, head: Head, body: bytes, now: float) -> int:
         """Raise `DeliveryRefused` unless the time and ``body`` are signed; returns the time."""
-        time, given = head.require_field(SLACK_TIME), head.require_field(SLACK_SIGNATURE)
+        time, given = head.signed(SLACK_TIME), head.signed(SLACK_SIGNATURE)
         content = content_of(["v0", time], body, b":")
         check_signature([b"v0=" + digest.hex().encode() for digest in signs(self._secrets, content)], [given])
         timestamp = seconds_of(time)
@@ -112,7 +112,7 @@ class GitHub:
 
     def verify(self, head: Head, body: bytes, now: float) -> None:
         """Raise `DeliveryRefused` unless ``body`` is signed."""
-        given = head.require_field(GITHUB_SIGNATURE)
+        given = head.signed(GITHUB_SIGNATURE)
         expected = [_PREFIX.encode() + digest.hex().encode() for digest in signs(self._secrets, body)]
         check_signature(expected, [given])
 
@@ -155,7 +155,7 @@ class Stripe:
 
     def verify(self, head: Head, body: bytes, now: float) -> int:
         """Raise `DeliveryRefused` unless the time and ``body`` are signed; returns the time."""
-        pairs = [item.strip().partition("=") for item in head.require_field(HEADER).split(",")]
+        pairs = [item.strip().partition("=") for item in head.signed(HEADER).split(",")]
         times = [value for name, _, value in pairs if name == "t"]
         given = [value for name, _, value in pairs if name == "v1"]
         if len(times) != 1 or not given:

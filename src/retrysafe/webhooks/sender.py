@@ -173,7 +173,7 @@ class _Sending:
             "method": "POST",
             "url": endpoint.url,
             "content": message.body,
-            "headers": endpoint.sign(message, self._clock()),
+            "headers": endpoint.signed(message, self._clock()),
             "timeout": self._timeout,
             "follow_redirects": False,
             "extensions": {_ATTEMPT: attempt},

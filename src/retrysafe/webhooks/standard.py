@@ -65,8 +65,8 @@ class StandardWebhooks:
 
     def verify(self, head: Head, body: bytes, now: float) -> int:
         """Raise `DeliveryRefused` unless the id, the time and ``body`` are signed; returns the time."""
-        name, time = head.require_field(self._id), head.require_field(self._time)
-        versions = [entry.partition(",") for entry in head.require_field(self._signature).split(" ")]
+        name, time = head.signed(self._id), head.signed(self._time)
+        versions = [entry.partition(",") for entry in head.signed(self._signature).split(" ")]
         expected = [text.encode() for text in signatures(self._secrets, name, time, body)]
         check_signature(expected, [text for version, _, text in versions if version == "v1"])
         timestamp = seconds_of(time)
@@ -75,7 +75,7 @@ class StandardWebhooks:
 
     def identify(self, head: Head, body: bytes, document: dict[str, Any]) -> Known:
         """The event: its id is signed, and its type is in the document."""
-        return Known(head.require_field(self._id), text_at(document, "type"))
+        return Known(head.signed(self._id), text_at(document, "type"))
 
 
 def keys_of(secrets: Secrets) -> tuple[bytes, ...]:

@@ -6,9 +6,11 @@ nothing may be found.
 
 from __future__ import annotations
 
-import importlib
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
+from retrysafe.backends.registry import specs
 from retrysafe.messaging.brokers import registry
 from retrysafe.messaging.inbox.operator import Consuming
 from retrysafe.messaging.needs import Messages
@@ -16,11 +18,8 @@ from retrysafe.messaging.relay.procedures import OutboxStatus
 from retrysafe.protocol.messages import Backlog
 from tests.doctor.setups import (
     application,
-    dynamodb,
-    mongodb,
     mysql,
     postgresql,
-    redis,
     sqlite,
     windows,
 )
@@ -30,17 +29,21 @@ from tests.doctor.setups.sound import SOUND
 __all__ = ["BROKEN", "SOUND", "UNMADE"]
 
 _BROKERS = {
-    spec.title: importlib.import_module(f"{__name__}.{spec.name}")
+    spec.title: import_module(f"{__name__}.{spec.name}")
     for spec in registry.specs()
     if spec.checks and spec.extra != "redis"
 }
+
+OF_STORES = [
+    (spec, import_module(f"{__name__}.{spec.name}")) for spec in specs() if find_spec(f"{__name__}.{spec.name}")
+]
+"""The stores that have a module of their own here."""
+
 BROKEN: dict[str, tuple[Setup, ...]] = {
     "PostgreSQL": postgresql.BROKEN,
     "MySQL and MariaDB": mysql.BROKEN,
     "SQLite, and whatever the store": sqlite.BROKEN,
-    "Redis": redis.BROKEN,
-    "DynamoDB": dynamodb.BROKEN,
-    "MongoDB": mongodb.BROKEN,
+    **{spec.title: setups.BROKEN for spec, setups in OF_STORES},
     **{title: module.BROKEN for title, module in _BROKERS.items()},
     "Inboxes beside brokers": windows.BROKEN,
     "Applications": application.BROKEN,
@@ -53,10 +56,7 @@ UNMADE: dict[str, dict[str, Any]] = {
     "mysql-version": {"findings": [("refuse", "version", "The server is MySQL 8.0.18.")]},
     "postgresql-held-cleanup": {"holders": [("session 7 of report in shop (psql, idle in transaction)", 90)]},
     "sqlite-network-file-system": {"file": "/mnt/shop.db", "mounts": "server:/shop /mnt nfs4 rw 0 0\n"},
-    "dynamodb-permission": {"findings": [("warn", "table", "The permission is missing.")]},
-    "dynamodb-replicas": {"findings": [("refuse", "global table", "Replicas in eu-west-1.")]},
-    "dynamodb-clock": {"findings": [("warn", "clock", "The answers carry no Date.")]},
-    "mongodb-replica-set": {"findings": [("warn", "replica set", "The server is no replica set.")]},
+    **{check: facts for _, setups in OF_STORES for check, facts in setups.UNMADE.items()},
     "outbox-stalled": {"messages": Messages(_STATUS, [])},
     "dead-letters": {"messages": Messages(_STATUS, [Consuming("orders", "stock", 2, 2, 90.0)])},
 }

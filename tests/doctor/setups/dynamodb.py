@@ -61,3 +61,9 @@ BROKEN = (
         _table("key_hash", "B"),
     ),
 )
+
+UNMADE: dict[str, dict[str, Any]] = {
+    "dynamodb-permission": {"findings": [("warn", "table", "The permission is missing.")]},
+    "dynamodb-replicas": {"findings": [("refuse", "global table", "Replicas in eu-west-1.")]},
+    "dynamodb-clock": {"findings": [("warn", "clock", "The answers carry no Date.")]},
+}

@@ -32,3 +32,7 @@ BROKEN = (
         _without_ttl,
     ),
 )
+
+UNMADE: dict[str, dict[str, Any]] = {
+    "mongodb-replica-set": {"findings": [("warn", "replica set", "The server is no replica set.")]},
+}

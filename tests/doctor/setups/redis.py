@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from typing import Any
 
 from retrysafe.protocol.checks import Severity
 from tests.conftest import absent
@@ -90,3 +91,5 @@ BROKEN = (
     ),
     Setup("The store's clock is ahead.", "a server whose clock is 90 s ahead", "store-clock", WARNING, _ahead),
 )
+
+UNMADE: dict[str, dict[str, Any]] = {}

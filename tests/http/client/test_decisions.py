@@ -22,8 +22,8 @@ from retrysafe.http.client.calling import Outgoing
 from retrysafe.http.client.driving import best, decides
 from retrysafe.http.client.hosts import address, origin_of, quote_key
 from retrysafe.http.client.operation import Pause, Refresh, Send
-from retrysafe.http.client.redirects import Target, follow
-from retrysafe.http.client.results import Answer, Failure, Kind, Verdict, in_doubt, judge, may_repeat
+from retrysafe.http.client.redirects import RequestTarget, follow
+from retrysafe.http.client.results import Failure, Kind, RetryVerdict, ServerAnswer, in_doubt, judge, may_repeat
 from retrysafe.http.keys import parse
 from tests.http.client.senders import Time
 from tests.tables import each_row
@@ -34,15 +34,19 @@ HOPELESS = Failure(Kind.HOPELESS, RuntimeError())
 HOST = Host("https://api.example.com")
 
 
-def answer(status: int, code: str = "", **headers: str) -> Answer:
-    return Answer(status, httpx.Headers({name.replace("_", "-"): headers[name] for name in headers}), code, None)
+def answer(status: int, code: str = "", **headers: str) -> ServerAnswer:
+    return ServerAnswer(status, httpx.Headers({name.replace("_", "-"): headers[name] for name in headers}), code, None)
 
 
 # ---------------------------------------------------------------- verdicts
 
 
 def test_verdicts_of_failures() -> None:
-    assert [judge(one, HOST) for one in (LOST, UNSENT, HOPELESS)] == [Verdict.RETRY, Verdict.RETRY, Verdict.FINAL]
+    assert [judge(one, HOST) for one in (LOST, UNSENT, HOPELESS)] == [
+        RetryVerdict.RETRY,
+        RetryVerdict.RETRY,
+        RetryVerdict.FINAL,
+    ]
     assert [may_repeat(one, repeatable=False) for one in (LOST, UNSENT)] == [False, True]
     assert not may_repeat(answer(503), repeatable=False)
 
@@ -120,7 +124,7 @@ def test_c13_the_bucket_has_a_ceiling() -> None:
 
 
 def test_c16_targets_of_redirects() -> None:
-    target = Target("POST", "https://api.example.com/a/b?q=1", keyed=True, added={"Authorization": "new"})
+    target = RequestTarget("POST", "https://api.example.com/a/b?q=1", keyed=True, added={"Authorization": "new"})
     near = follow(target, answer(308, location="../c#part"))
     assert near is not None
     assert (near.url, near.keyed, near.added) == ("https://api.example.com/c", True, target.added)
@@ -302,10 +306,10 @@ def test_c17_no_copy_is_sent_after_the_deadline() -> None:
     retries = Retries([HOST], environment=time.environment, observers=(), budgets=budgets, hedge_after=0.5, deadline=1)
     step = next(retries.plan(Outgoing("POST", "https://api.example.com/", (), b"{}")).program())
     assert isinstance(step, Send)
-    left = budgets.retries_left(HOST.origin)
+    left = budgets.left(HOST.origin)
     time.now += 1
     assert not step.admits_hedge()
-    assert budgets.retries_left(HOST.origin) == left
+    assert budgets.left(HOST.origin) == left
     time.now -= 0.5
     assert step.admits_hedge()
 

@@ -22,6 +22,11 @@ DRIVERS = tuple(name for made in _MADE for name in made.drivers)
 through a user's engine or client, in another topology, or to another version of the server."""
 URLS = {kind: row for made in _MADE for kind, row in made.urls.items()}
 """Kind of store → the service it needs, and its URL for a directory of the test's own."""
+PROXIED = {name: row for made in _MADE for name, row in made.proxied.items()}
+TRAITS = {kind: traits for made in _MADE for kind, traits in made.traits.items()}
+SETTINGS = {kind: settings for made in _MADE for kind, settings in made.settings.items()}
+LOSSES = {kind: losses for made in _MADE for kind, losses in made.losses.items()}
+EXAMPLES = {variable: row for made in _MADE for variable, row in made.examples.items()}
 
 
 def finish() -> None:

@@ -11,8 +11,9 @@ from typing import Any
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.registry import connect
 from retrysafe.testing.harness import AsyncHarness, SyncHarness
+from tests.laboratory.specification import Traits
 from tests.stores.ageing import dynamodb_client
-from tests.stores.harnesses.base import StoreHarness, migrated
+from tests.stores.harnesses.base import RESTORED, RUNS, TWICE, Loss, Settings, StoreHarness, migrated
 
 DYNAMODB_TABLE = f"retrysafe-test-{os.getpid()}"
 
@@ -85,4 +86,35 @@ HARNESS = StoreHarness(
     drivers=("boto3", "aiobotocore"),
     urls={"dynamodb": ("dynamodb", lambda folder: migrated(dynamodb_url()))},
     finish=drop_dynamodb_table,
+    proxied={
+        "boto3": (dynamodb_url, dynamodb_endpoint),
+        "aiobotocore": (dynamodb_url, dynamodb_endpoint),
+    },
+    # the service's clock is known to within two seconds, and a second client may know it better
+    traits={
+        "dynamodb": Traits(skew=3_000_000, vanishing=True, recalled=frozenset({"created"})),
+    },
+    settings={
+        "dynamodb": Settings(
+            "a table with another key",
+            "a global table that is not strongly consistent, no time to live, answers without a Date, hidden settings",
+        ),
+    },
+    losses={
+        "dynamodb": (
+            Loss(
+                "one key is claimed in two regions of a global table",
+                "nothing, but both win: regions do not see each other's conditions",
+                "runs in both, with the same derived keys",
+                TWICE,
+            ),
+            Loss("the table is restored to an earlier point in time", RESTORED, RUNS, TWICE),
+            Loss(
+                "clocks of the service's own machines are over two seconds apart",
+                "nothing, but a lease may be taken over early; its first holder is fenced",
+                "two attempts may run at once, with the same derived keys",
+                "*unknown*",
+            ),
+        ),
+    },
 )

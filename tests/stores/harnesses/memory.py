@@ -8,7 +8,8 @@ from retrysafe.backends.backend import Backend
 from retrysafe.backends.memory.store import AsyncMemoryClient, MemoryClient, MemoryStore
 from retrysafe.backends.spec import StoreAccess
 from retrysafe.testing.harness import AsyncHarness, SyncHarness
-from tests.stores.harnesses.base import StoreHarness
+from tests.laboratory.specification import Traits
+from tests.stores.harnesses.base import RUNS, TWICE, Loss, Settings, StoreHarness
 
 
 class FakeClock:
@@ -49,4 +50,21 @@ HARNESS = StoreHarness(
         "memory async": (None, memory_async),
     },
     drivers=("memory", "memory async"),
+    traits={
+        "memory": Traits(),
+    },
+    settings={
+        "memory": Settings("nothing", "nothing"),
+    },
+    losses={
+        "memory": (
+            Loss("the process ends", "everything", RUNS, TWICE),
+            Loss(
+                "a second process",
+                "nothing: each has records of its own",
+                "runs in each, with the same derived keys",
+                TWICE,
+            ),
+        ),
+    },
 )

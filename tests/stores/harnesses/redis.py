@@ -10,7 +10,8 @@ from typing import Any
 
 from retrysafe.backends.registry import connect
 from retrysafe.testing.harness import AsyncHarness, SyncHarness
-from tests.stores.harnesses.base import StoreHarness
+from tests.laboratory.specification import Traits
+from tests.stores.harnesses.base import RESTORED, RUNS, TWICE, Loss, Settings, StoreHarness
 
 
 def redis_url(topology: str = "") -> str:
@@ -103,4 +104,45 @@ HARNESS = StoreHarness(
     drivers=("redis", "redis async"),
     urls={"redis": ("redis", lambda folder: redis_url())},
     on_other_versions={"redis": ("redis", "redis async")},
+    proxied={
+        "redis": (redis_url, redis_url),
+        "redis async": (redis_url, redis_url),
+    },
+    traits={
+        "redis": Traits(skew=1_000, vanishing=True),
+    },
+    settings={
+        "redis": Settings(
+            "a replica, a `maxmemory-policy` other than noeviction with `maxmemory` set",
+            "such a policy without `maxmemory`, no AOF, `appendfsync no`, lagging replicas, hidden settings",
+        ),
+    },
+    losses={
+        "redis": (
+            Loss("`redis-server` is killed, `appendfsync always`", "nothing that was acknowledged", "–", "–"),
+            Loss(
+                "the same, `everysec`",
+                "as a rule nothing; while the disk is slow, up to two seconds",
+                RUNS,
+                TWICE,
+            ),
+            Loss("the machine loses power, `everysec`", "the last second or two", RUNS, TWICE),
+            Loss("snapshots only, or no persistence", "all since the last snapshot; everything", RUNS, TWICE),
+            Loss(
+                "failover to a replica, also in a cluster",
+                "what the replica had not received: **a claim**, then two attempts run at once and the first gets "
+                "`LeaseLost` at its end; **a completion**, then the operation runs again",
+                RUNS,
+                TWICE,
+            ),
+            Loss("records are evicted, flushed or deleted", "those keys", RUNS, TWICE),
+            Loss("a backup is restored", RESTORED, RUNS, TWICE),
+            Loss(
+                "the network between you and Redis is cut",
+                "nothing; leases lapse",
+                "another attempt may take over, with the same derived keys",
+                "*unknown*",
+            ),
+        ),
+    },
 )

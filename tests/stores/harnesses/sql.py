@@ -13,7 +13,19 @@ from retrysafe.backends.sql.mysql import MysqlStore
 from retrysafe.protocol.requests import Query
 from retrysafe.testing.harness import AsyncHarness, SyncHarness
 from tests.django.aliases import add_alias, blocking_allowed, remove_alias
-from tests.stores.harnesses.base import StoreHarness, migrated
+from tests.laboratory.specification import Traits
+from tests.stores.harnesses.base import (
+    CRASH,
+    FAILOVER,
+    RESTORED,
+    RUNS,
+    TOGETHER,
+    TWICE,
+    Loss,
+    Settings,
+    StoreHarness,
+    migrated,
+)
 
 
 def sqlite(path: Path) -> SyncHarness:
@@ -236,5 +248,61 @@ HARNESS = StoreHarness(
     on_other_versions={
         "postgresql": ("psycopg", "psycopg async", "asyncpg"),
         "mysql": ("PyMySQL", "asyncmy", "Django, MySQL"),
+    },
+    proxied={
+        "psycopg": (lambda: f"{postgresql_url()}?sslmode=disable", postgresql_url),
+        "psycopg async": (lambda: f"{postgresql_url()}?sslmode=disable", postgresql_url),
+        "asyncpg": (
+            lambda: postgresql_url().replace("postgresql:", "postgresql+asyncpg:") + "?sslmode=disable",
+            postgresql_url,
+        ),
+        "PyMySQL": (mysql_url, mysql_url),
+        "asyncmy": (lambda: mysql_url().replace("mysql:", "mysql+asyncmy:"), mysql_url),
+    },
+    traits={
+        "sqlite": Traits(skew=1_000),
+        "postgresql": Traits(skew=1_000),
+        "mysql": Traits(skew=1_000, reads_back=frozenset({"take", "renew"})),
+    },
+    settings={
+        "sqlite": Settings("a `synchronous` other than FULL, NORMAL or EXTRA in the URL", "nothing"),
+        "postgresql": Settings("a server in recovery", "`fsync` or `full_page_writes` off, `synchronous_commit` off"),
+        "mysql": Settings(
+            "a read-only server, READ UNCOMMITTED, `innodb_rollback_on_timeout`, versions that are too old",
+            "`innodb_flush_log_at_trx_commit` or `sync_binlog` other than 1, a small `max_allowed_packet`",
+        ),
+    },
+    losses={
+        "sqlite": (
+            Loss(
+                "power fails with synchronous=NORMAL, or on a disk that lies about syncing",
+                CRASH,
+                RUNS,
+                TWICE,
+                TOGETHER,
+            ),
+            Loss("the disk or the file is lost", "everything", RUNS, TWICE, TOGETHER),
+            Loss(
+                "a network file system whose locks do not work",
+                "nothing, but two machines may both win a claim",
+                "runs in both, with the same derived keys",
+                TWICE,
+                "**rows may be written twice, or the file be damaged**",
+            ),
+            Loss("a backup is restored", RESTORED, RUNS, TWICE, TOGETHER),
+        ),
+        "postgresql": (
+            Loss("a failover to an asynchronous replica", FAILOVER, RUNS, TWICE, TOGETHER),
+            Loss("a crash with fsync=off or synchronous_commit=off", CRASH, RUNS, TWICE, TOGETHER),
+            Loss("a backup is restored", RESTORED, RUNS, TWICE, TOGETHER),
+        ),
+        "mysql": (
+            Loss("a failover to an asynchronous replica", FAILOVER, RUNS, TWICE, TOGETHER),
+            Loss("a crash with innodb_flush_log_at_trx_commit other than 1", CRASH, RUNS, TWICE, TOGETHER),
+            Loss(
+                "a crash of the machine with sync_binlog other than 1, and a failover", FAILOVER, RUNS, TWICE, TOGETHER
+            ),
+            Loss("a backup is restored", RESTORED, RUNS, TWICE, TOGETHER),
+        ),
     },
 )

@@ -4,6 +4,7 @@ from retrysafe.backends.spec import BackendSpec
 
 BACKEND = BackendSpec(
     package=__name__,
+    title="DynamoDB",
     stores=("store:DynamodbStore",),
     time_travel={"store:DynamodbStore": "time_travel:age"},
     schemes={"dynamodb": "opening:from_url"},
@@ -15,4 +16,5 @@ BACKEND = BackendSpec(
     extra="dynamodb",
     footprints={"dynamodb": "footprint:dynamodb"},
     checks={"dynamodb": "checks:EXAMINATION"},
+    steps="steps:step_store",
 )

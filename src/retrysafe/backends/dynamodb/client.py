@@ -19,8 +19,10 @@ from botocore.exceptions import (
     NoRegionError,
 )
 
+from retrysafe import lazy
 from retrysafe.backends.dynamodb.requests import Answer, Call
 from retrysafe.backends.service_clock import ServiceClock
+from retrysafe.backends.spec import library
 from retrysafe.errors import ConfigurationError, SchemaOutdated, StoreMisconfigured, StoreUnavailable
 from retrysafe.protocol.backoff import Backoff
 from retrysafe.runtime import new_lock
@@ -200,15 +202,11 @@ def _each_value(node: Any, change: Any) -> Any:
 
 
 def _to_python(value: Any) -> Any:
-    from boto3.dynamodb.types import TypeDeserializer
-
-    return TypeDeserializer().deserialize(value)
+    return library("boto3.dynamodb.types", "dynamodb").TypeDeserializer().deserialize(value)
 
 
 def _to_wire(value: Any) -> Any:
-    from boto3.dynamodb.types import TypeSerializer
-
-    return TypeSerializer().serialize(value)
+    return library("boto3.dynamodb.types", "dynamodb").TypeSerializer().serialize(value)
 
 
 class DynamodbClient:
@@ -223,17 +221,15 @@ class DynamodbClient:
     @classmethod
     def connect(cls, access: Access, clock: ServiceClock) -> DynamodbClient:
         """A client of our own."""
-        import boto3
-
         with _making, _with_region():
-            client = boto3.client("dynamodb", **access.arguments(Config))
+            client = lazy.boto3.client("dynamodb", **access.arguments(Config))
         return cls(client, clock, access.patience, own=True)
 
     def __call__(self, request: Call, /) -> Answer:
         waits = pauses(self._patience)
         while True:
             try:
-                return self._performed(request)
+                return self._perform(request)
             except ClientError as error:
                 pause = next(waits, None) if _code(error) in TURNED_AWAY else None
                 if pause is None:
@@ -242,7 +238,7 @@ class DynamodbClient:
                 _failed(error)
             time.sleep(pause)
 
-    def _performed(self, request: Call) -> Answer:
+    def _perform(self, request: Call) -> Answer:
         if request.waits:
             self._client.get_waiter(request.operation).wait(**request.arguments)
             return Answer(None, {})
@@ -270,14 +266,12 @@ _sessions: dict[asyncio.AbstractEventLoop, Any] = {}
 
 def _session() -> Any:
     """One session per loop: reading the service's description anew for a heartbeat would stop the loop for long."""
-    from aiobotocore.session import get_session
-
     loop = asyncio.get_running_loop()
     found = _sessions.get(loop)
     if found is None:
         for ended in [other for other in list(_sessions) if other.is_closed()]:  # other threads' loops come meanwhile
             _sessions.pop(ended, None)
-        found = _sessions[loop] = get_session()
+        found = _sessions[loop] = library("aiobotocore.session", "dynamodb").get_session()
     return found
 
 
@@ -298,7 +292,7 @@ class AsyncDynamodbClient:
         waits = pauses(self._access.patience)
         while True:
             try:
-                return await self._performed(self._client or await self._opened(), request)
+                return await self._perform(self._client or await self._opened(), request)
             except ClientError as error:
                 pause = next(waits, None) if _code(error) in TURNED_AWAY else None
                 if pause is None:
@@ -307,7 +301,7 @@ class AsyncDynamodbClient:
                 _failed(error)
             await asyncio.sleep(pause)
 
-    async def _performed(self, client: Any, request: Call) -> Answer:
+    async def _perform(self, client: Any, request: Call) -> Answer:
         if request.waits:
             await client.get_waiter(request.operation).wait(**request.arguments)
             return Answer(None, {})
@@ -329,10 +323,9 @@ class AsyncDynamodbClient:
         return self._client
 
     async def _living(self) -> AsyncGenerator[Any, None]:
-        from aiobotocore.config import AioConfig
-
+        config = library("aiobotocore.config", "dynamodb").AioConfig
         with _with_region():
-            making = _session().create_client("dynamodb", **self._access.arguments(AioConfig))
+            making = _session().create_client("dynamodb", **self._access.arguments(config))
             client = await making.__aenter__()
         try:
             yield client

@@ -4,9 +4,11 @@ from retrysafe.backends.spec import BackendSpec
 
 BACKEND = BackendSpec(
     package=__name__,
+    title="memory",
     stores=("store:MemoryStore",),
     time_travel={"store:MemoryStore": "time_travel:age"},
     schemes={"memory": "opening:from_url"},
     unshared=("memory://",),
     checks={"memory": "checks:EXAMINATION"},
+    steps="steps:step_store",
 )

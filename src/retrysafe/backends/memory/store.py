@@ -113,6 +113,9 @@ class MemoryStore:
         quotas="exactly; every new key is counted by looking at all records",
     )
 
+    _room = 1000
+    """Records at which a new one lets the forgotten ones go, as there is no sweeper; then twice as many as are left."""
+
     def admit(self, request: ClaimRequest) -> list[Ask[QuotaRefusal | None]]:
         """Nothing: `claim` judges."""
         return []
@@ -127,6 +130,11 @@ class MemoryStore:
             refusal = None if request.quota is None else _refused(records, request.quota, now)
             if refusal is not None:
                 return refusal
+            if len(records) >= self._room:
+                _forget(records, now)
+                self._room = max(MemoryStore._room, 2 * len(records))
+                if isinstance(records, Kept):
+                    records.steps = {place: row for place, row in records.steps.items() if place[0] in records}
             record = records[request.key] = transitions.first_claim(request, now)
             return record
 
@@ -192,11 +200,7 @@ class MemoryStore:
         """Remove forgotten records."""
 
         def step(records: Records, now: Micros) -> int:
-            sources = transitions.RULES[Transition.SWEEP].sources
-            forgotten = [key for key, record in records.items() if record.effective_state_at(now) in sources][:limit]
-            for key in forgotten:
-                del records[key]
-            return len(forgotten)
+            return _forget(records, now, limit)
 
         return [_ask(step)]
 
@@ -242,6 +246,14 @@ class MemoryStore:
     def examine(self) -> list[Ask[list[Finding]]]:
         """There is no server."""
         return []
+
+
+def _forget(records: Records, now: Micros, limit: int | None = None) -> int:
+    sources = transitions.RULES[Transition.SWEEP].sources
+    forgotten = [key for key, record in records.items() if record.effective_state_at(now) in sources][:limit]
+    for key in forgotten:
+        del records[key]
+    return len(forgotten)
 
 
 def _refused(records: Records, allowance: Allowance, now: Micros) -> QuotaRefusal | None:

@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import sqlalchemy
+
 from retrysafe.backends import migrations
 from retrysafe.backends.migrations import on_demand
 from retrysafe.backends.migrations.history import present
@@ -45,8 +47,6 @@ def _complete(op: Any) -> None:
     """Make the tables that a boundary leaves to their first use, so that every version can be applied and undone."""
     if _dialect(op) != "sqlite" or op.get_context().as_sql:
         return
-    import sqlalchemy
-
     bind = op.get_bind()
     _execute(op, on_demand.completing(sqlalchemy.inspect(bind).get_table_names(), _version(bind)))
 
@@ -67,8 +67,6 @@ def _dialect(op: Any) -> str:
 
 def _version(connection: Any) -> int:
     """The version that a database has, 0 when it has none: SQLite files get theirs when a boundary is built."""
-    import sqlalchemy
-
     if not sqlalchemy.inspect(connection).has_table("retrysafe_schema"):
         return 0
     return connection.exec_driver_sql(migrations.VERSION).scalar() or 0

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from contextlib import closing
 from functools import cache
 
+from retrysafe import lazy
 from retrysafe.backends import migrations
 from retrysafe.protocol.migrating import Migration, apply, note, schema_version
 from retrysafe.protocol.requests import Ask, Query, Rows, Steps, ask
@@ -93,10 +94,8 @@ def is_present(feature: str) -> Steps[bool]:
 @cache
 def creation(tables: tuple[str, ...], version: int) -> tuple[str, ...]:
     """The statements that make the tables whose names begin so, as the migrations leave them at a version."""
-    import sqlite3  # other stores do without it
-
     # Not by sqlite3.connect, which the crash kit watches: it would take this for the state of the code under test.
-    with closing(sqlite3.Connection(":memory:", isolation_level=None)) as database:
+    with closing(lazy.sqlite3.Connection(":memory:", isolation_level=None)) as database:
         for migration in migrations.load("sqlite"):
             if migration.version <= version:
                 for statement in migration.statements:

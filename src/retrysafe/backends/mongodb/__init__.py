@@ -4,6 +4,7 @@ from retrysafe.backends.spec import BackendSpec
 
 BACKEND = BackendSpec(
     package=__name__,
+    title="MongoDB",
     stores=("store:MongodbStore",),
     time_travel={"store:MongodbStore": "time_travel:age"},
     schemes={"mongodb": "opening:from_url", "mongodb+srv": "opening:from_url"},

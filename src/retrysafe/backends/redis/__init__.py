@@ -4,6 +4,7 @@ from retrysafe.backends.spec import BackendSpec, CacheSpec
 
 BACKEND = BackendSpec(
     package=__name__,
+    title="Redis, Valkey",
     stores=("store:RedisStore",),
     time_travel={"store:RedisStore": "time_travel:age"},
     schemes={
@@ -25,4 +26,5 @@ BACKEND = BackendSpec(
     cache=CacheSpec("cache:RedisCache", "opening:impatient"),
     footprints={"redis": "footprint:redis"},
     checks={"redis": "checks:EXAMINATION"},
+    steps="steps:step_store",
 )

@@ -11,6 +11,7 @@ from retrysafe.errors import ConfigurationError
 
 BACKEND = BackendSpec(
     package=__name__,
+    title="SQLite, PostgreSQL, MySQL, MariaDB",
     stores=("sqlite:SqliteStore", "postgresql:PostgresqlStore", "mysql:MysqlStore"),
     time_travel={"store:SqlStore": "time_travel:age", "mysql:MysqlStore": "time_travel:age_mysql"},
     schemes={
@@ -26,7 +27,7 @@ BACKEND = BackendSpec(
         "mariadb+pymysql": "urls:pymysql",
         "mariadb+asyncmy": "urls:asyncmy",
     },
-    absolute="urls:anchored",
+    absolute="urls:anchor",
     alias="urls:django",
     accepts="a SQLAlchemy engine or sessionmaker, a pool of psycopg, asyncpg or asyncmy, a Django alias or connection",
     objects={
@@ -63,6 +64,7 @@ BACKEND = BackendSpec(
         "mysql": "footprint:mysql",
     },
     checks={kind: f"checks.{kind}:EXAMINATION" for kind in ("sqlite", "postgresql", "mysql")},
+    steps="steps:step_store",
 )
 
 _DIALECTS = {

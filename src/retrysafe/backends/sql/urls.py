@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from functools import partial
@@ -16,6 +17,8 @@ from retrysafe.backends.backend import Backend
 from retrysafe.backends.spec import StoreAccess, library
 from retrysafe.backends.sql import store_of
 from retrysafe.backends.sql.drivers.pool import MOST_CONNECTIONS, Size
+from retrysafe.backends.sql.drivers.sqlite import RENEWAL_BUSY, SqliteClient, SqliteFile
+from retrysafe.backends.sql.drivers.sqlite_async import AsyncSqliteClient
 from retrysafe.backends.urls import file_of, refuse_percent, url_options, without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import durations
@@ -28,8 +31,6 @@ def driver(module: str, extra: str) -> Any:
 
 
 def sqlite(url: str) -> Backend:
-    from retrysafe.backends.sql.drivers.sqlite import RENEWAL_BUSY, SqliteClient, SqliteFile
-
     location, _, query = url.removeprefix("sqlite://").partition("?")
     options = dict(parse_qsl(query))
     url_options(options, ("synchronous", "busy"), "sqlite")
@@ -46,19 +47,14 @@ def sqlite(url: str) -> Backend:
         file = file._replace(busy=durations.seconds(options["busy"], "busy"))
     impatient = file._replace(busy=min(RENEWAL_BUSY, file.busy))
 
-    def asynchronous(file: SqliteFile = file) -> AsyncClient:
-        from retrysafe.backends.sql.drivers.sqlite_async import AsyncSqliteClient
-
-        return AsyncSqliteClient(file)
-
     return Backend(
         store_of("sqlite"),
         StoreAccess(
             address=url,
             sync=partial(SqliteClient, file),
-            asynchronous=asynchronous,
+            asynchronous=partial(AsyncSqliteClient, file),
             pulse=partial(SqliteClient, impatient),
-            apulse=partial(asynchronous, impatient),
+            apulse=partial(AsyncSqliteClient, impatient),
             places=lambda: {found} if (found := file_of(path)) else set(),
             migrates_itself=True,
             on_demand=partial(SqliteClient, file),
@@ -185,8 +181,6 @@ def _mysql_options(url: str) -> dict[str, Any]:
     if "unix_socket" in given:
         options["unix_socket"] = given["unix_socket"]
     if "ssl_ca" in given:
-        import ssl
-
         options["ssl"] = ssl.create_default_context(cafile=given["ssl_ca"])
         if "ssl_cert" in given:
             options["ssl"].load_cert_chain(given["ssl_cert"], given.get("ssl_key"))
@@ -195,7 +189,7 @@ def _mysql_options(url: str) -> dict[str, Any]:
     return options
 
 
-def anchored(url: str) -> str:
+def anchor(url: str) -> str:
     """A SQLite URL with an absolute path: it must not follow the working directory to another file."""
     prefix, path = url[: len("sqlite:///")], url[len("sqlite:///") :]
     if prefix != "sqlite:///" or path.startswith(("/", ":memory:")) or not path:

@@ -8,29 +8,29 @@ from typing import Any
 from uuid import uuid4
 
 from retrysafe.conformance.cases.registry import case
-from retrysafe.conformance.harness import Act, Harness, Inapplicable, RuleBroken, is_marked
-from retrysafe.conformance.wire import Reply, Silent
+from retrysafe.conformance.harness import FixtureAct, Inapplicable, RuleBroken, ServerHarness, is_marked
+from retrysafe.conformance.wire import Silent, WireReply
 
 STORED = (400, 404, 410, 422)
 NOT_STORED = (401, 403, 408, 421, 425, 429)
 
 
 @case("R3")
-def problems(harness: Harness) -> None:
+def problems(harness: ServerHarness) -> None:
     found = [(code, response) for code, response in _refusals(harness) if response.status >= 400]
     harness.expect(bool(found), "a refusal to look at", "none: whatever was asked was answered")
     for code, response in found:
         _is_problem(harness, response, code)
 
 
-def _refusals(harness: Harness) -> Iterator[tuple[str, Reply]]:
+def _refusals(harness: ServerHarness) -> Iterator[tuple[str, WireReply]]:
     """Yield the responses that should be refusals, by their code; other rules check that they are."""
     yield "key-invalid", harness.act(lines=[f'"{harness.key}'])
     if harness.capabilities.choice("required"):
         yield "key-missing", harness.act(key=None)
     harness.key = str(uuid4())
     harness.first()
-    yield "key-reused", harness.again(Act(body=b'{"n":2}'))
+    yield "key-reused", harness.again(FixtureAct(body=b'{"n":2}'))
     if "gate" in harness.capabilities.features and harness.capabilities.choice("concurrency") == "reject":
         harness.key, harness.id = str(uuid4()), uuid4().hex
         running = harness.begin(gate="before")
@@ -40,7 +40,7 @@ def _refusals(harness: Harness) -> Iterator[tuple[str, Reply]]:
         running.result()
 
 
-def _is_problem(harness: Harness, response: Reply, code: str) -> None:
+def _is_problem(harness: ServerHarness, response: WireReply, code: str) -> None:
     media = (response.one("Content-Type") or "").partition(";")[0].strip()
     harness.expect(
         media == "application/problem+json", f"application/problem+json for {code}", f"{media or 'no media type'}"
@@ -66,7 +66,7 @@ def _members(body: bytes) -> dict[str, Any]:
 
 
 @case("R15")
-def background_work(harness: Harness) -> None:
+def background_work(harness: ServerHarness) -> None:
     first = harness.first(background="raise", text='{"done":1}')
     harness.until(lambda: harness.calls().get("background", 0) >= 1, "the background work to run")
     harness.expect_replay(first, background="count")
@@ -75,7 +75,7 @@ def background_work(harness: Harness) -> None:
 
 
 @case("R16")
-def exceptions(harness: Harness) -> None:
+def exceptions(harness: ServerHarness) -> None:
     _fails(harness, "a 503 of the handler", status=503, text='{"down":true}')
     if "raise" not in harness.capabilities.features:
         harness.notes.append("exceptions were not looked at: the fixture raises none")
@@ -85,7 +85,7 @@ def exceptions(harness: Harness) -> None:
         _fails(harness, "an exception within the response", **{"raise": "between"}, stream=True, text="half", repeat=2)
 
 
-def _fails(harness: Harness, what: str, **script: Any) -> None:
+def _fails(harness: ServerHarness, what: str, **script: Any) -> None:
     """Fail, and retry with a script that succeeds."""
     harness.key, harness.id = str(uuid4()), uuid4().hex
     failed = _whatever(harness, **script)
@@ -107,7 +107,7 @@ def _fails(harness: Harness, what: str, **script: Any) -> None:
         harness.ran(1, f"no new run after {what}", again)
 
 
-def _whatever(harness: Harness, **script: Any) -> Reply | None:
+def _whatever(harness: ServerHarness, **script: Any) -> WireReply | None:
     """The answer to a request that fails; None if the connection broke off instead."""
     try:
         return harness.act(**script)
@@ -116,7 +116,7 @@ def _whatever(harness: Harness, **script: Any) -> Reply | None:
 
 
 @case("D1")
-def client_errors(harness: Harness) -> None:
+def client_errors(harness: ServerHarness) -> None:
     stores = harness.capabilities.choice("on_4xx") == "store"
     for status in (*STORED, *NOT_STORED):
         id, key = uuid4().hex, str(uuid4())
@@ -131,7 +131,7 @@ def client_errors(harness: Harness) -> None:
 
 
 @case("T1")
-def rolls_back(harness: Harness) -> None:
+def rolls_back(harness: ServerHarness) -> None:
     if "effects" not in harness.calls():
         raise Inapplicable("the fixture has no database whose effects it could count")
     _rolls_back(harness, "a 503 of the handler", status=503)
@@ -139,7 +139,7 @@ def rolls_back(harness: Harness) -> None:
         _rolls_back(harness, "an exception", **{"raise": "before"})
 
 
-def _rolls_back(harness: Harness, what: str, **script: Any) -> None:
+def _rolls_back(harness: ServerHarness, what: str, **script: Any) -> None:
     harness.key, harness.id = str(uuid4()), uuid4().hex
     _whatever(harness, **script)
     _effects(harness, 0, f"no effect after {what}")
@@ -151,7 +151,7 @@ def _rolls_back(harness: Harness, what: str, **script: Any) -> None:
     _effects(harness, 1, "no further effect by a replay")
 
 
-def _effects(harness: Harness, wanted: int, expected: str) -> None:
+def _effects(harness: ServerHarness, wanted: int, expected: str) -> None:
     found = harness.calls().get("effects")
     if found != wanted:
         raise RuleBroken(expected, f"{found} effects")

@@ -7,20 +7,20 @@ import json
 from typing import Any
 
 from retrysafe.conformance.cases.registry import case
-from retrysafe.conformance.harness import MARKER, Act, Harness, Inapplicable, render
-from retrysafe.conformance.wire import Reply, WireRequest
+from retrysafe.conformance.harness import MARKER, FixtureAct, Inapplicable, ServerHarness, render
+from retrysafe.conformance.wire import WireReply, WireRequest
 
 ORIGIN = ("Origin", "https://conformance.example")
 _TEXT = '{"text":"' + "compressible-" * 200 + '"}'
 
 
 @case("R26")
-def encoding_by_request(harness: Harness) -> None:
+def encoding_by_request(harness: ServerHarness) -> None:
     features = harness.capabilities.features
     if not features & {"compression", "cors"}:
         raise Inapplicable("the server has neither compression nor CORS")
-    packed = Act(fields=(("Accept-Encoding", "gzip"),))
-    plain = Act(fields=(("Accept-Encoding", "identity"),))
+    packed = FixtureAct(fields=(("Accept-Encoding", "gzip"),))
+    plain = FixtureAct(fields=(("Accept-Encoding", "identity"),))
     if "compression" in features:
         first = harness.first(packed, text=_TEXT, headers=[["Content-Type", "application/json"]])
         harness.expect(_plain(first) == _TEXT.encode(), "the first response, decoded", first)
@@ -30,24 +30,24 @@ def encoding_by_request(harness: Harness) -> None:
         harness.expect(again.body == _TEXT.encode(), "the identity bytes on the replay", again)
         harness.expect(_plain(harness.again(packed)) == _TEXT.encode(), "a replay that gzip decodes", again)
     if "cors" in features:
-        _expect_allowed(harness, harness.again(Act(fields=(ORIGIN,))), "the replay")
-        _expect_allowed(harness, harness.again(Act(body=b'{"n":2}', fields=(ORIGIN,))), "a refusal")
+        _expect_allowed(harness, harness.again(FixtureAct(fields=(ORIGIN,))), "the replay")
+        _expect_allowed(harness, harness.again(FixtureAct(body=b'{"n":2}', fields=(ORIGIN,))), "a refusal")
 
 
-def _plain(response: Reply) -> bytes:
+def _plain(response: WireReply) -> bytes:
     try:
         return gzip.decompress(response.body) if response.one("Content-Encoding") == "gzip" else response.body
     except (OSError, EOFError):
         return b""
 
 
-def _expect_allowed(harness: Harness, response: Reply, what: str) -> None:
+def _expect_allowed(harness: ServerHarness, response: WireReply, what: str) -> None:
     found = response.one("Access-Control-Allow-Origin")
     harness.expect(found in ("*", ORIGIN[1]), f"Access-Control-Allow-Origin on {what}", f"{found}; {render(response)}")
 
 
 @case("R27")
-def cors(harness: Harness) -> None:
+def cors(harness: ServerHarness) -> None:
     fields = (
         ORIGIN,
         ("Access-Control-Request-Method", "POST"),
@@ -58,13 +58,13 @@ def cors(harness: Harness) -> None:
     harness.expect(preflight.status in (200, 204), "200 or 204 for the preflight", preflight)
     wanted = {"*", harness.header.lower()}
     harness.expect(bool(allowed & wanted), f"{harness.header} in Access-Control-Allow-Headers", f"{sorted(allowed)}")
-    exposed = harness.first(Act(fields=(ORIGIN,))).tokens("Access-Control-Expose-Headers")
+    exposed = harness.first(FixtureAct(fields=(ORIGIN,))).tokens("Access-Control-Expose-Headers")
     missing = {MARKER.lower(), "retry-after"} - exposed
     harness.expect(not missing or "*" in exposed, f"{MARKER} and Retry-After exposed", f"{sorted(exposed)}")
 
 
 @case("R29")
-def openapi_document(harness: Harness) -> None:
+def openapi_document(harness: ServerHarness) -> None:
     path = harness.capabilities.openapi
     if path is None:
         raise Inapplicable("no OpenAPI document is declared")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from retrysafe.conformance.harness import Harness
+from retrysafe.conformance.harness import ServerHarness
 from retrysafe.conformance.rules import RULES
 
-Case = Callable[[Harness], None]
+Case = Callable[[ServerHarness], None]
 CASES: dict[str, Case] = {}
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from uuid import uuid4
 
 from retrysafe.conformance.cases.registry import case
-from retrysafe.conformance.harness import MARKER, Act, Harness, is_marked
-from retrysafe.conformance.wire import Reply
+from retrysafe.conformance.harness import MARKER, FixtureAct, ServerHarness, is_marked
+from retrysafe.conformance.wire import WireReply
 
 _END_TO_END = (
     ("Content-Language", "de"),
@@ -18,14 +18,14 @@ _END_TO_END = (
 )
 
 
-def _expect_kept(harness: Harness, first: Reply, again: Reply, name: str) -> None:
+def _expect_kept(harness: ServerHarness, first: WireReply, again: WireReply, name: str) -> None:
     """A replay has the same lines of a field as the first response had."""
     lines, found = first.all(name), again.all(name)
     harness.expect(found == lines, f"{name}: {lines} on the replay", f"{name}: {found}")
 
 
 @case("R2")
-def status_body_fields_marker(harness: Harness) -> None:
+def status_body_fields_marker(harness: ServerHarness) -> None:
     allowed = harness.capabilities.choice("headers")
     first = harness.first(status=201, headers=_END_TO_END, text='{"n" : 1.0}')
     harness.expect(first.one(MARKER) is None, f"no {MARKER} on the first response", first)
@@ -37,7 +37,7 @@ def status_body_fields_marker(harness: Harness) -> None:
 
 
 @case("R4")
-def several_lines(harness: Harness) -> None:
+def several_lines(harness: ServerHarness) -> None:
     lines = ["</a>; rel=next", "</b>; rel=prev"]
     first = harness.first(headers=[["Link", line] for line in lines])
     harness.expect(_links(first) == lines, f"the lines Link: {lines} on the first response", f"{first.all('Link')}")
@@ -45,12 +45,12 @@ def several_lines(harness: Harness) -> None:
     harness.expect(_links(again) == lines, f"the lines Link: {lines} on the replay", f"{again.all('Link')}")
 
 
-def _links(response: Reply) -> list[str]:
+def _links(response: WireReply) -> list[str]:
     return [line for line in response.all("Link") if "describedby" not in line]
 
 
 @case("R5")
-def hop_by_hop(harness: Harness) -> None:
+def hop_by_hop(harness: ServerHarness) -> None:
     old = "Thu, 01 Jan 2015 00:00:00 GMT"
     fields = [["Connection", "X-Hop"], ["X-Hop", "1"], ["Keep-Alive", "timeout=77"], ["Date", old]]
     first = harness.first(headers=fields, text='{"n":1}')
@@ -66,7 +66,7 @@ def hop_by_hop(harness: Harness) -> None:
 
 
 @case("R6")
-def cookies(harness: Harness) -> None:
+def cookies(harness: ServerHarness) -> None:
     fields = [["Set-Cookie", "a=1"], ["Set-Cookie", "b=2"], ["WWW-Authenticate", "Bearer"]]
     first = harness.first(headers=fields, text='{"n":1}')
     again = harness.expect_replay(first)
@@ -76,7 +76,7 @@ def cookies(harness: Harness) -> None:
 
 
 @case("R7")
-def unusual_bodies(harness: Harness) -> None:
+def unusual_bodies(harness: ServerHarness) -> None:
     binary = base64.b64encode(bytes(range(256))).decode()
     location = [["Location", "/elsewhere"]]
     scripts: tuple[dict[str, Any], ...] = (
@@ -92,34 +92,34 @@ def unusual_bodies(harness: Harness) -> None:
 
 
 @case("R10")
-def chunks(harness: Harness) -> None:
+def chunks(harness: ServerHarness) -> None:
     first = harness.first(stream=True, text='{"piece":1}\n', repeat=3, headers=[["Content-Type", "application/json"]])
     harness.expect_replay(first)
 
 
 @case("R13")
-def whole_stream(harness: Harness) -> None:
+def whole_stream(harness: ServerHarness) -> None:
     response = harness.act(stream=True, text="0123456789", repeat=50)
     whole = response.whole and response.body == b"0123456789" * 50
     harness.expect(whole, "500 bytes in pieces, whole", response)
 
 
 @case("R22")
-def snapshot(harness: Harness) -> None:
+def snapshot(harness: ServerHarness) -> None:
     first = harness.first(status=201, text='{"state":"new"}')
     harness.expect_replay(first, status=410, text='{"state":"gone"}')
 
 
 @case("R23")
-def preconditions(harness: Harness) -> None:
-    call = Act(fields=(("If-Match", '"v1"'),))
+def preconditions(harness: ServerHarness) -> None:
+    call = FixtureAct(fields=(("If-Match", '"v1"'),))
     first = harness.first(call, headers=[["ETag", '"v2"']], text='{"version":2}')
     harness.expect_replay(first, call, status=412)
 
 
 @case("R24")
-def never_not_modified(harness: Harness) -> None:
-    call = Act(fields=(("If-None-Match", '"v1"'),))
+def never_not_modified(harness: ServerHarness) -> None:
+    call = FixtureAct(fields=(("If-None-Match", '"v1"'),))
     first = harness.first(call, status=201, headers=[["ETag", '"v1"'], ["Location", "/orders/1"]], text='{"n":1}')
     again = harness.expect_replay(first, call, status=201)
     for name in ("ETag", "Location"):
@@ -127,7 +127,7 @@ def never_not_modified(harness: Harness) -> None:
 
 
 @case("R30")
-def not_for_caches(harness: Harness) -> None:
+def not_for_caches(harness: ServerHarness) -> None:
     first = harness.first(headers=[["Cache-Control", "max-age=60"]], text='{"n":1}')
     again = harness.expect_replay(first)
     control = again.tokens("Cache-Control")

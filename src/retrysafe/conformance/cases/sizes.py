@@ -6,15 +6,15 @@ from typing import Any
 from uuid import uuid4
 
 from retrysafe.conformance.cases.registry import case
-from retrysafe.conformance.harness import Act, Harness, Inapplicable, render
-from retrysafe.conformance.wire import Reply
+from retrysafe.conformance.harness import FixtureAct, Inapplicable, ServerHarness, render
+from retrysafe.conformance.wire import WireReply
 
 REQUEST = 2 * 1024 * 1024
 """Bytes of a request that most servers don't keep in memory, where none is declared."""
 
 
 @case("R11")
-def large_responses(harness: Harness) -> None:
+def large_responses(harness: ServerHarness) -> None:
     able = harness.capabilities
     limit = able.limits.get("response")
     looked = False
@@ -38,11 +38,11 @@ def large_responses(harness: Harness) -> None:
         harness.notes.append("no limit is declared: only event streams were looked at")
 
 
-def _refuses(harness: Harness) -> bool:
+def _refuses(harness: ServerHarness) -> bool:
     return harness.capabilities.transactional or harness.capabilities.choice("on_large") == "error"
 
 
-def _expect_omission(harness: Harness, what: str, **script: Any) -> None:
+def _expect_omission(harness: ServerHarness, what: str, **script: Any) -> None:
     harness.key, harness.id = str(uuid4()), uuid4().hex
     first = harness.act(**script)
     if _refuses(harness):
@@ -58,11 +58,11 @@ def _expect_omission(harness: Harness, what: str, **script: Any) -> None:
     harness.expect(kept, f"200 without content and Idempotency-Replay: omitted for a retry of {what}", _head_of(again))
 
 
-def _head_of(response: Reply) -> Reply:
+def _head_of(response: WireReply) -> WireReply:
     return response._replace(body=response.body[:20])
 
 
-def _live(harness: Harness, **script: Any) -> None:
+def _live(harness: ServerHarness, **script: Any) -> None:
     """The first event arrives while the handler still waits to send the others."""
     harness.key, harness.id = str(uuid4()), uuid4().hex
     request = harness.request(gate="between", **script)
@@ -78,12 +78,12 @@ def _live(harness: Harness, **script: Any) -> None:
 
 
 @case("R12")
-def large_requests(harness: Harness) -> None:
+def large_requests(harness: ServerHarness) -> None:
     limits = harness.capabilities.limits
     most = limits.get("request")
     size = int(2 * limits["request_memory"]) if "request_memory" in limits else REQUEST
     body = b"x" * (size if most is None else min(size, int(most)))
-    call = Act(body=body, content_type="application/octet-stream")
+    call = FixtureAct(body=body, content_type="application/octet-stream")
     first = harness.first(call, text='{"large":true}')
     harness.expect_replay(first, call)
     harness.expect_distinction("another last byte of a large body", call._replace(body=body[:-1] + b"y"))

@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from uuid import uuid4
 
 from retrysafe.conformance.cases.registry import case
-from retrysafe.conformance.harness import Act, Harness, Inapplicable
-from retrysafe.conformance.wire import Reply
+from retrysafe.conformance.harness import FixtureAct, Inapplicable, ServerHarness
+from retrysafe.conformance.wire import WireReply
 
 AT_ONCE = 5
 ROUNDS = 20
@@ -17,7 +17,7 @@ LONGEST_LEASE = 3.0
 
 
 @case("R1")
-def several_at_once(harness: Harness) -> None:
+def several_at_once(harness: ServerHarness) -> None:
     waits = harness.capabilities.choice("concurrency") == "wait"
     asked = [harness.begin(gate="before") for _ in range(AT_ONCE)]
     harness.wait_for_entry()
@@ -37,7 +37,7 @@ def several_at_once(harness: Harness) -> None:
     harness.ran(1, "exactly one to run")
 
 
-def _answers(harness: Harness, asked: list[Future[Reply]]) -> list[Reply]:
+def _answers(harness: ServerHarness, asked: list[Future[WireReply]]) -> list[WireReply]:
     """The answers of all but the one that runs, which come while it still does."""
     others = AT_ONCE - 1
 
@@ -50,7 +50,7 @@ def _answers(harness: Harness, asked: list[Future[Reply]]) -> list[Reply]:
 
 
 @case("R8")
-def on_its_heels(harness: Harness) -> None:
+def on_its_heels(harness: ServerHarness) -> None:
     busy = harness.capabilities.choice("concurrent_status")
     for round in range(ROUNDS):
         harness.key, harness.id = str(uuid4()), uuid4().hex
@@ -66,7 +66,7 @@ def on_its_heels(harness: Harness) -> None:
 
 
 @case("R9")
-def store_lost_at_the_end(harness: Harness) -> None:
+def store_lost_at_the_end(harness: ServerHarness) -> None:
     running = harness.begin(gate="before", text="true")
     harness.wait_for_entry()
     harness.control("/store?up=0")
@@ -84,7 +84,7 @@ def store_lost_at_the_end(harness: Harness) -> None:
 
 
 @case("R17")
-def client_vanishes(harness: Harness) -> None:
+def client_vanishes(harness: ServerHarness) -> None:
     with harness.connection() as connection:
         connection.send(harness.request(gate="before", text='{"kept":1}').encode(harness.to.authority))
         harness.wait_for_entry()
@@ -97,7 +97,7 @@ def client_vanishes(harness: Harness) -> None:
 
 
 @case("R19")
-def lease_renewed(harness: Harness) -> None:
+def lease_renewed(harness: ServerHarness) -> None:
     lease = harness.capabilities.limits.get("lease")
     if lease is None or lease > LONGEST_LEASE:
         told = "no lease is declared" if lease is None else f"its lease of {lease:g} s"
@@ -117,7 +117,7 @@ def lease_renewed(harness: Harness) -> None:
 
 
 @case("R21")
-def window_passed(harness: Harness) -> None:
+def window_passed(harness: ServerHarness) -> None:
     window = harness.capabilities.limits.get("window")
     if window is None:
         raise Inapplicable("no window is declared")
@@ -135,7 +135,7 @@ def window_passed(harness: Harness) -> None:
 
 
 @case("R25")
-def own_refusals(harness: Harness) -> None:
+def own_refusals(harness: ServerHarness) -> None:
     if "gate" in harness.capabilities.features and harness.capabilities.choice("concurrency") == "reject":
         running = harness.begin(gate="before")
         harness.wait_for_entry()
@@ -146,7 +146,7 @@ def own_refusals(harness: Harness) -> None:
         harness.notes.append("no conflict could be provoked to see that it isn't stored")
     harness.key, harness.id = str(uuid4()), uuid4().hex
     first = harness.first()
-    harness.act(Act(body=b'{"n":2}'))
+    harness.act(FixtureAct(body=b'{"n":2}'))
     harness.expect_replay(first)
     if "store" in harness.capabilities.features:
         _without_store(harness)
@@ -154,7 +154,7 @@ def own_refusals(harness: Harness) -> None:
         harness.notes.append("not looked at without its store: the fixture can't take it away")
 
 
-def _without_store(harness: Harness) -> None:
+def _without_store(harness: ServerHarness) -> None:
     harness.key, harness.id = str(uuid4()), uuid4().hex
     harness.control("/store?up=0")
     try:

@@ -57,7 +57,7 @@ class Budgets:
                 self._keep(origin, left)
             return left is not None
 
-    def retries_left(self, origin: str) -> float:
+    def left(self, origin: str) -> float:
         """Return the number of retries that the host may be sent now."""
         with self._lock:
             return self._bucket(origin).tenths / 10

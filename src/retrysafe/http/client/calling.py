@@ -10,7 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError, InvalidKey, RetrysafeError
 from retrysafe.http.client.budget import Budgets
-from retrysafe.http.client.driving import Program, Wire, drive
+from retrysafe.http.client.driving import ClientWire, Program, drive
 from retrysafe.http.client.errors import (
     JournalUnavailable,
     RequestKeyExpired,
@@ -21,10 +21,10 @@ from retrysafe.http.client.errors import (
 from retrysafe.http.client.headers import secrets_among
 from retrysafe.http.client.hosts import Host, address, hide_query
 from retrysafe.http.client.journal import Entry, Journal, identity, select_headers
-from retrysafe.http.client.operation import Call, Ending, operation
+from retrysafe.http.client.operation import GuardedCall, OperationEnding, operation
 from retrysafe.http.client.policy import Environment, policy_of
-from retrysafe.http.client.redirects import Target, credentials_to_leave
-from retrysafe.http.client.results import REDIRECTS, Answer, Failure
+from retrysafe.http.client.redirects import RequestTarget, credentials_to_leave
+from retrysafe.http.client.results import REDIRECTS, Failure, ServerAnswer
 from retrysafe.http.keys import HEADER, parse
 from retrysafe.protocol import keys
 from retrysafe.protocol.events import Observer
@@ -124,8 +124,8 @@ class Retries:
         key, field = self._key(lines, outgoing.method, host)
         secrets = self._secrets(outgoing, header)
         entry = self._entry(outgoing, host, key, lines[0] if field is None and key else field, secrets)
-        call = Call(
-            target=Target(outgoing.method, outgoing.url, keyed=bool(key), header=header),
+        call = GuardedCall(
+            target=RequestTarget(outgoing.method, outgoing.url, keyed=bool(key), header=header),
             key=key,
             hosts=self.hosts,
             resendable=outgoing.body is not None,
@@ -176,7 +176,7 @@ class Retries:
 class Planned:
     """One request that is about to be sent, from its place in the journal to the answer of its caller."""
 
-    def __init__(self, retries: Retries, call: Call, field: str | None, entry: Entry | None) -> None:
+    def __init__(self, retries: Retries, call: GuardedCall, field: str | None, entry: Entry | None) -> None:
         self.retries = retries
         self.call = call
         self.field = field
@@ -212,7 +212,7 @@ class Planned:
             headers.pop(HEADER, None)
             headers[self.call.target.header] = self.field
 
-    async def carry_out(self, wire: Wire, stamp: Callable[[], None]) -> Answer:
+    async def carry_out(self, wire: ClientWire, stamp: Callable[[], None]) -> ServerAnswer:
         """Send the request, and again where that is safe; ``stamp`` sets its key once it is in the journal.
 
         Raises what its caller gets instead of a response. A caller that is cancelled while the end is written gets no
@@ -232,22 +232,22 @@ class Planned:
         answer = ending.result
         if cancelled is not None:
             await wire.write(self.reopen, cancelled)
-            if isinstance(answer, Answer):
+            if isinstance(answer, ServerAnswer):
                 await wire.discard(answer)
             raise cancelled
         if raised is not None:
             raise raised
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, ServerAnswer)
         return answer
 
-    def may_follow(self, answer: Answer, headers: MutableMapping[str, Any]) -> bool:
+    def may_follow(self, answer: ServerAnswer, headers: MutableMapping[str, Any]) -> bool:
         """Tell whether the client library may follow a redirect; ``headers`` of its request are then left for it."""
         left = self.removable_headers(answer, headers)
         for name in left or ():
             headers.pop(name, None)
         return left is not None
 
-    def removable_headers(self, answer: Answer, names: Iterable[str]) -> frozenset[str] | None:
+    def removable_headers(self, answer: ServerAnswer, names: Iterable[str]) -> frozenset[str] | None:
         """The headers to take from the caller's request before its library may follow a redirect.
 
         None if the library must not: the redirects of a request with a key are followed here or not at all.
@@ -258,7 +258,7 @@ class Planned:
             return None
         return credentials_to_leave(self.call.target.url, answer, [*names, *self.call.secrets])
 
-    def end(self, ending: Ending) -> Exception | None:
+    def end(self, ending: OperationEnding) -> Exception | None:
         """The operation has ended: note it in the journal; return what its caller gets instead of a response."""
         if self._entry is not None:
             self._note(ending)
@@ -292,7 +292,7 @@ class Planned:
         else:
             self.break_off(error)
 
-    def _note(self, ending: Ending) -> None:
+    def _note(self, ending: OperationEnding) -> None:
         """An answer is not lost because the journal is: then the request is asked again one day, with its key."""
         journal, entry = self.retries.journal, self._entry
         assert journal is not None
@@ -308,7 +308,7 @@ class Planned:
     def _keep_unsettled(self, error: RetrysafeError) -> None:
         self.emit("request_unsettled", {"error": error.detail})
 
-    def _explain(self, ending: Ending) -> str:
+    def _explain(self, ending: OperationEnding) -> str:
         happened = "may have had its effect" if ending.in_doubt else "has not been carried out"
         key = f" Key {keys.redact(self._id)}." if self._id else " It had no key."
         why = f"; not sent again: {ending.limit}" if ending.limit else ""

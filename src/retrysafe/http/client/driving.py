@@ -14,9 +14,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TypeVar, TypeVarTuple
 
+from retrysafe import lazy
 from retrysafe.http.client.hosts import Host
-from retrysafe.http.client.operation import Ending, Refresh, Reply, Send, Step
-from retrysafe.http.client.results import Answer, Failure, Kind, Result, Verdict, judge
+from retrysafe.http.client.operation import OperationEnding, Refresh, Reply, Send, Step
+from retrysafe.http.client.results import Failure, Kind, Result, RetryVerdict, ServerAnswer, judge
 from retrysafe.http.without_loop import run_without_loop
 
 
@@ -25,7 +26,7 @@ def decides(result: Result) -> bool:
 
     A refusal may come from in front of the layer that knows keys, while the other copy is carried out.
     """
-    return isinstance(result, Answer) and (result.is_replay or 200 <= result.status < 300)
+    return isinstance(result, ServerAnswer) and (result.is_replay or 200 <= result.status < 300)
 
 
 def best(results: Sequence[Result], host: Host | None) -> Result:
@@ -38,17 +39,17 @@ def best(results: Sequence[Result], host: Host | None) -> Result:
             return 5
         if result.status == 409:
             return 2
-        return 3 if judge(result, host) is Verdict.RETRY else 4
+        return 3 if judge(result, host) is RetryVerdict.RETRY else 4
 
     return max(results, key=rank)
 
 
 T = TypeVar("T")
 Given = TypeVarTuple("Given")
-Program = Generator[Step, Reply, Ending]
+Program = Generator[Step, Reply, OperationEnding]
 
 
-class Wire(ABC):
+class ClientWire(ABC):
     """One request on its way through a client library."""
 
     @abstractmethod
@@ -56,7 +57,7 @@ class Wire(ABC):
         """Send it once, and read what comes as far as it is kept; raises only what is no failure of a request."""
 
     @abstractmethod
-    async def discard(self, answer: Answer, /) -> None:
+    async def discard(self, answer: ServerAnswer, /) -> None:
         """Let a response go that is not the last one, to the end also when cancelled."""
 
     @abstractmethod
@@ -75,10 +76,10 @@ class Wire(ABC):
         return work(*given), None
 
 
-async def drive(program: Program, wire: Wire) -> Ending:
+async def drive(program: Program, wire: ClientWire) -> OperationEnding:
     """Do what the operation asks for until it ends."""
     reply: Reply = None
-    last: Answer | None = None
+    last: ServerAnswer | None = None
     try:
         while True:
             step = program.send(reply)
@@ -90,14 +91,14 @@ async def drive(program: Program, wire: Wire) -> Ending:
                     step.ended(reply := await wire.send(step))
                 else:
                     reply = await wire.send_hedged(step, step.hedge_after)
-                last = reply if isinstance(reply, Answer) else None
+                last = reply if isinstance(reply, ServerAnswer) else None
             elif isinstance(step, Refresh):
                 reply = await wire.refresh()
             else:
                 await wire.pause(step.seconds)
                 reply = None
     except StopIteration as stop:
-        ending: Ending = stop.value
+        ending: OperationEnding = stop.value
         return ending
     except BaseException:
         if last is not None:
@@ -107,7 +108,7 @@ async def drive(program: Program, wire: Wire) -> Ending:
         program.close()
 
 
-class ThreadWire(Wire):
+class ThreadWire(ClientWire):
     """A wire of sync code, which waits for nothing."""
 
     async def send_hedged(self, step: Send, after: float, /) -> Result:
@@ -157,7 +158,7 @@ class _Copies:
             if not self._over:
                 self._arrived.put(result)
                 return
-        if isinstance(result, Answer):
+        if isinstance(result, ServerAnswer):
             run_without_loop(self._wire.discard(result))
 
     def next(self, seconds: float | None) -> Result | None:
@@ -176,25 +177,23 @@ class _Copies:
             self._over = True
         while not self._arrived.empty():
             late = self._arrived.get()
-            if isinstance(late, Answer):
+            if isinstance(late, ServerAnswer):
                 seen.append(late)
         for result in seen:
-            if isinstance(result, Answer) and result is not chosen:
+            if isinstance(result, ServerAnswer) and result is not chosen:
                 run_without_loop(self._wire.discard(result))
 
 
-class TaskWire(Wire):
+class TaskWire(ClientWire):
     """A wire of async code: the copy that lost is cancelled."""
 
     async def send_hedged(self, step: Send, after: float, /) -> Result:
-        import anyio
-
         seen: list[Result] = []
         errors: list[Exception] = []
         sent = 1
         chosen: list[Result] = []
 
-        async with anyio.create_task_group() as tasks:
+        async with lazy.anyio.create_task_group() as tasks:
 
             async def one() -> None:
                 try:
@@ -212,13 +211,13 @@ class TaskWire(Wire):
                     tasks.cancel_scope.cancel()
 
             tasks.start_soon(one)
-            await anyio.sleep(after)
+            await lazy.anyio.sleep(after)
             if step.admits_hedge():
                 sent += 1
                 tasks.start_soon(one)
         if errors and not chosen:
             raise errors[0]
         for result in seen:
-            if isinstance(result, Answer) and result is not chosen[0]:
+            if isinstance(result, ServerAnswer) and result is not chosen[0]:
                 await self.discard(result)
         return chosen[0]

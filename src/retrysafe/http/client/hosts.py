@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
 from retrysafe.backends.urls import without_password
@@ -13,9 +13,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.http.keys import HEADER, field_name
 from retrysafe.protocol import durations
 from retrysafe.protocol.records import Duration
-
-if TYPE_CHECKING:
-    from retrysafe.providers import Provider
+from retrysafe.providers import Provider, provider
 
 KeyForm = Literal["quoted", "bare"]
 
@@ -92,8 +90,6 @@ class Host:
 
 def _terms(name: str, retention: Duration | None) -> Provider:
     """The terms of a provider that takes keys in a header."""
-    from retrysafe.providers import provider  # only where a host names one
-
     terms = provider(name)
     if terms.header is None:
         place = f"in {terms.field}, which you set by provider({name!r}).key_for(…)" if terms.field else "nowhere"

@@ -26,7 +26,7 @@ from retrysafe.http.client.over_httpx import (
     outgoing,
     read,
 )
-from retrysafe.http.client.results import Answer
+from retrysafe.http.client.results import ServerAnswer
 from retrysafe.http.client.resuming import Resumed
 from retrysafe.http.keys import HEADER
 from retrysafe.http.without_loop import run_without_loop
@@ -167,7 +167,7 @@ def _take_over(request: httpx.Request) -> None:
         request.headers.pop(stamped[2], None)
 
 
-def _hand_over(request: httpx.Request, planned: Planned, answer: Answer) -> httpx.Response:
+def _hand_over(request: httpx.Request, planned: Planned, answer: ServerAnswer) -> httpx.Response:
     """The response for httpx, which makes the next request of this one where it follows a redirect."""
     response: httpx.Response = answer.raw
     return response if planned.may_follow(answer, request.headers) else decline(response)

@@ -25,7 +25,7 @@ from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.http.client.errors import JournalUnavailable, RequestKeyReused
 from retrysafe.http.client.headers import SECRETS
 from retrysafe.http.client.hosts import address, hide_query
-from retrysafe.http.client.owners import Owner, is_alive
+from retrysafe.http.client.owners import JournalOwner, is_alive
 from retrysafe.protocol import keys
 
 _MADE_ANEW = frozenset({"host", "content-length", "transfer-encoding", "connection", "keep-alive", "idempotency-key"})
@@ -116,7 +116,7 @@ class Journal:
         self.secrets = SECRETS | {name.lower() for name in secrets}
         self._lock = threading.RLock()
         self._connections = self._none_yet()
-        self._owner: Owner | None = None
+        self._owner: JournalOwner | None = None
         _journals.add(self)
         with self._transaction() as connection:
             self._create(connection)
@@ -224,11 +224,11 @@ class Journal:
     # ------------------------------------------------------------ inside
 
     @property
-    def owner(self) -> Owner:
+    def owner(self) -> JournalOwner:
         """This journal, as others see it."""
         with self._lock:
             if self._owner is None:
-                self._owner = _run_guarded(lambda: Owner(self.path))
+                self._owner = _run_guarded(lambda: JournalOwner(self.path))
             return self._owner
 
     def _find(self, connection: sqlite3.Connection, id: bytes) -> Entry | None:

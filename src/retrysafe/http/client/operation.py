@@ -15,14 +15,14 @@ from retrysafe.http.client.errors import RequestOutcomeUnknown
 from retrysafe.http.client.headers import SECRETS
 from retrysafe.http.client.hosts import IDEMPOTENT, Host, address, hide_query
 from retrysafe.http.client.policy import Environment, Policy, pause
-from retrysafe.http.client.redirects import Target, follow
-from retrysafe.http.client.results import Answer, Result, Verdict
+from retrysafe.http.client.redirects import RequestTarget, follow
+from retrysafe.http.client.results import Result, RetryVerdict, ServerAnswer
 
 
-class Call(NamedTuple):
+class GuardedCall(NamedTuple):
     """A request, its key, and the known properties of both."""
 
-    target: Target
+    target: RequestTarget
     key: str
     """Empty when there is none."""
     hosts: Mapping[str, Host]
@@ -39,7 +39,7 @@ class Call(NamedTuple):
 class Send(NamedTuple):
     """Send the request as ``target`` has it; ``end`` is the deadline, by the environment's clock."""
 
-    target: Target
+    target: RequestTarget
     end: float
     hedge_after: float | None
     """Seconds after which a copy may be sent, if ``admits_hedge`` says so; None for never."""
@@ -68,7 +68,7 @@ Reply = Any
 Tell = Callable[[str, Mapping[str, Any]], None]
 
 
-class Ending(NamedTuple):
+class OperationEnding(NamedTuple):
     """The end of an operation: the last result, and whether an effect is possible that its caller does not know of."""
 
     result: Result
@@ -81,7 +81,9 @@ class Ending(NamedTuple):
 class _Course:
     """The progress of an operation."""
 
-    def __init__(self, call: Call, policy: Policy, budgets: Budgets, environment: Environment, tell: Tell) -> None:
+    def __init__(
+        self, call: GuardedCall, policy: Policy, budgets: Budgets, environment: Environment, tell: Tell
+    ) -> None:
         self.call, self.policy, self.budgets, self.environment, self.tell = call, policy, budgets, environment, tell
         self.target = call.target
         self.deadline = environment.clock() + policy.deadline
@@ -160,12 +162,12 @@ class _Course:
     def _can_send_again(self) -> bool:
         return self.call.resendable or not self.target.with_body
 
-    def ending(self, result: Result, limit: str = "") -> Ending:
+    def ending(self, result: Result, limit: str = "") -> OperationEnding:
         if limit:
             self.tell("request_given_up", {"number": self.attempts, "outcome": result.outcome, "limit": limit})
-        return Ending(result, self.doubtful, self.attempts, limit)
+        return OperationEnding(result, self.doubtful, self.attempts, limit)
 
-    def follows(self, answer: Answer) -> bool:
+    def follows(self, answer: ServerAnswer) -> bool:
         """Tell whether a redirect is followed. That of a request without a key is left to the client library."""
         if not self.call.key or self.redirects >= self.policy.redirects:
             return False
@@ -182,7 +184,7 @@ class _Course:
         """Tell whether new credentials are for the asking server: a declared host, and the one that was called."""
         return not self.refreshed and self.call.resendable and self.host is not None and self.target.at_home
 
-    def refresh(self, headers: Mapping[str, str] | None, result: Result) -> Ending | None:
+    def refresh(self, headers: Mapping[str, str] | None, result: Result) -> OperationEnding | None:
         """Go on with new credentials; how it ends if there are none, or if what they are for can't be sent."""
         self.refreshed = True
         if headers is None:
@@ -196,8 +198,8 @@ class _Course:
 
 
 def operation(
-    call: Call, policy: Policy, budgets: Budgets, environment: Environment, tell: Tell
-) -> Generator[Step, Reply, Ending]:
+    call: GuardedCall, policy: Policy, budgets: Budgets, environment: Environment, tell: Tell
+) -> Generator[Step, Reply, OperationEnding]:
     """Drive one operation to its end.
 
     Raises `RequestOutcomeUnknown` instead of sending a request whose key the host may have forgotten.
@@ -207,15 +209,15 @@ def operation(
     while True:
         result: Result = yield course.send()
         verdict = results.judge(result, course.host)
-        if verdict is Verdict.REDIRECT and isinstance(result, Answer) and not course.is_late:
+        if verdict is RetryVerdict.REDIRECT and isinstance(result, ServerAnswer) and not course.is_late:
             if course.follows(result):
                 continue
-        elif verdict is Verdict.REFRESH and course.may_refresh():
+        elif verdict is RetryVerdict.REFRESH and course.may_refresh():
             ending = course.refresh((yield Refresh()), result)
             if ending is None:
                 continue
             return ending
-        if verdict is not Verdict.RETRY:
+        if verdict is not RetryVerdict.RETRY:
             return course.ending(result)
         wait = course.pause_after(result)
         limit = course.obstacle(result, wait)

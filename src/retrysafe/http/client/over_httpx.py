@@ -15,9 +15,9 @@ from retrysafe.cancellation import run_to_completion
 from retrysafe.extras import NeedsExtra
 from retrysafe.http.client.bodies import agather, decode, gather, is_read_whole, problem_code
 from retrysafe.http.client.calling import Outgoing, Retries
-from retrysafe.http.client.driving import Given, T, TaskWire, ThreadWire, Wire
+from retrysafe.http.client.driving import ClientWire, Given, T, TaskWire, ThreadWire
 from retrysafe.http.client.operation import Send
-from retrysafe.http.client.results import Answer, Failure, Kind, Result, certificate_refused
+from retrysafe.http.client.results import Failure, Kind, Result, ServerAnswer, certificate_refused
 
 with NeedsExtra("httpx"):
     import httpx
@@ -147,11 +147,11 @@ def decline(response: httpx.Response) -> httpx.Response:
     )
 
 
-def _whole(response: httpx.Response, body: bytes) -> Answer:
+def _whole(response: httpx.Response, body: bytes) -> ServerAnswer:
     """A response that has come to its end."""
     status, headers = response.status_code, response.headers
     made = httpx.Response(status, headers=headers, stream=httpx.ByteStream(body), extensions=response.extensions)
-    return Answer(status, headers, _code(headers, body), made)
+    return ServerAnswer(status, headers, _code(headers, body), made)
 
 
 def _code(headers: httpx.Headers, body: bytes) -> str:
@@ -163,7 +163,7 @@ def _code(headers: httpx.Headers, body: bytes) -> str:
     return "" if plain is None else problem_code(content_type, plain)
 
 
-class _HttpxWire(Wire):
+class _HttpxWire(ClientWire):
     """A wire over a transport, of either colour."""
 
     def __init__(self, inner: Any, request: httpx.Request, retries: Retries, refresh: AsyncRefreshing | None) -> None:
@@ -201,7 +201,7 @@ class _HttpxWire(Wire):
             return _failure(error)
         given = self._request.extensions.get("timeout", {})  # the caller reads the body, in the caller's own time
         shaped.extensions["timeout"].update({name: given.get(name) for name in shaped.extensions["timeout"]})
-        return Answer(response.status_code, response.headers, "", response)
+        return ServerAnswer(response.status_code, response.headers, "", response)
 
     async def _body(self, response: httpx.Response, end: float) -> bytes | None:
         """The whole body; None if it is too long to be kept, and the caller's to read.
@@ -229,7 +229,7 @@ class _HttpxWire(Wire):
     def _too_late(self) -> httpx.ReadTimeout:
         return httpx.ReadTimeout("The deadline of all attempts has passed.", request=self._request)
 
-    async def discard(self, answer: Answer, /) -> None:
+    async def discard(self, answer: ServerAnswer, /) -> None:
         await self._close(answer.raw.stream)
 
     async def refresh(self) -> Mapping[str, str] | None:

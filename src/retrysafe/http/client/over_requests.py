@@ -11,7 +11,7 @@ from retrysafe.http.client.bodies import ends_unmarked, gather, is_read_whole, p
 from retrysafe.http.client.calling import Outgoing, Retries
 from retrysafe.http.client.driving import ThreadWire
 from retrysafe.http.client.operation import Send
-from retrysafe.http.client.results import Answer, Failure, Kind, Result, certificate_refused
+from retrysafe.http.client.results import Failure, Kind, Result, ServerAnswer, certificate_refused
 
 with NeedsExtra("requests", "requests", "urllib3"):
     import requests
@@ -194,15 +194,15 @@ class AdapterWire(ThreadWire):
                 response.close()
                 raise requests.exceptions.ConnectionError("The head of the response was cut off.", request=shaped)
             if not is_read_whole(response.headers, keyed=step.target.keyed, limit=self._limit):
-                return Answer(response.status_code, response.headers, "", response)
+                return ServerAnswer(response.status_code, response.headers, "", response)
             if not self._read(response, step.end):
-                return Answer(response.status_code, response.headers, "", response)
+                return ServerAnswer(response.status_code, response.headers, "", response)
         except requests.exceptions.ContentDecodingError:
             raise  # it came, and cannot be read: nobody knows what it says
         except requests.RequestException as error:
             return _failure(error)
         code = problem_code(response.headers.get("content-type", ""), response.content)
-        return Answer(response.status_code, response.headers, code, response)
+        return ServerAnswer(response.status_code, response.headers, code, response)
 
     def _read(self, response: requests.Response, end: float) -> bool:
         """Read the whole body, and say so, unless it is too long to be kept: then it is the caller's to read.
@@ -230,7 +230,7 @@ class AdapterWire(ThreadWire):
         response.raw = _Begun(response.raw, parts)
         return True
 
-    async def discard(self, answer: Answer, /) -> None:
+    async def discard(self, answer: ServerAnswer, /) -> None:
         answer.raw.close()
 
     async def refresh(self) -> Mapping[str, str] | None:

@@ -15,7 +15,7 @@ except ImportError:  # pragma: no cover - Windows: what a process holds is free 
     fcntl = None  # type: ignore[assignment]
 
 
-class Owner:
+class JournalOwner:
     """A journal of this process, as others see it: a locked file beside it, gone when the process is."""
 
     def __init__(self, journal: Path) -> None:

@@ -14,17 +14,16 @@ from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 from uuid import uuid4
 
+from retrysafe import lazy
 from retrysafe.errors import ConfigurationError
-from retrysafe.http.client.results import OVERLOADED, Answer, Result
+from retrysafe.http.client.results import OVERLOADED, Result, ServerAnswer
 from retrysafe.protocol import durations
 from retrysafe.protocol.backoff import Backoff
 from retrysafe.protocol.records import Duration
 
 
 async def _asleep(seconds: float) -> None:
-    import anyio
-
-    await anyio.sleep(seconds)
+    await lazy.anyio.sleep(seconds)
 
 
 class Environment(NamedTuple):
@@ -91,12 +90,12 @@ def pause(result: Result, retries: int, policy: Policy, chance: float, now: floa
 
     Full jitter, and never earlier than a Retry-After says. ``chance`` is random in [0, 1).
     """
-    overloaded = isinstance(result, Answer) and result.status in OVERLOADED
+    overloaded = isinstance(result, ServerAnswer) and result.status in OVERLOADED
     jitter = Backoff(policy.overload_base if overloaded else policy.base, policy.cap).delay(retries, chance)
-    return max(jitter, retry_after(result, now) or 0.0) if isinstance(result, Answer) else jitter
+    return max(jitter, retry_after(result, now) or 0.0) if isinstance(result, ServerAnswer) else jitter
 
 
-def retry_after(answer: Answer, now: float) -> float | None:
+def retry_after(answer: ServerAnswer, now: float) -> float | None:
     """The seconds that a response asks for; None if it asks for nothing, or for nothing that can be read.
 
     A date is compared with the server's own clock where the response shows it by its Date.

@@ -9,7 +9,7 @@ from urllib.parse import urldefrag, urljoin, urlsplit
 from retrysafe.errors import ConfigurationError
 from retrysafe.http.client.headers import OF_THE_LIBRARY, SECRETS, secrets_among
 from retrysafe.http.client.hosts import address, origin_of
-from retrysafe.http.client.results import Answer
+from retrysafe.http.client.results import ServerAnswer
 from retrysafe.http.keys import HEADER
 
 _OF_THE_BODY = frozenset(
@@ -17,7 +17,7 @@ _OF_THE_BODY = frozenset(
 )
 
 
-class Target(NamedTuple):
+class RequestTarget(NamedTuple):
     """One request as it is sent: how it differs from the one that the caller made."""
 
     method: str
@@ -37,7 +37,7 @@ class Target(NamedTuple):
     """The header that carries the key."""
 
 
-def follow(target: Target, answer: Answer, secrets: frozenset[str] = SECRETS) -> Target | None:
+def follow(target: RequestTarget, answer: ServerAnswer, secrets: frozenset[str] = SECRETS) -> RequestTarget | None:
     """The request that a redirect asks for; None if it leads nowhere that HTTP goes.
 
     ``secrets`` are the names of headers, in lower case, that no other origin must see. The key is the first origin's
@@ -68,7 +68,7 @@ def follow(target: Target, answer: Answer, secrets: frozenset[str] = SECRETS) ->
     )
 
 
-def credentials_to_leave(url: str, answer: Answer, names: Iterable[str]) -> frozenset[str]:
+def credentials_to_leave(url: str, answer: ServerAnswer, names: Iterable[str]) -> frozenset[str]:
     """Name the headers of a request that a client library must not send along when it follows a redirect itself.
 
     Nothing where the redirect stays at the origin of ``url``. What libraries take away by themselves is left to them:

@@ -13,7 +13,7 @@ from retrysafe.http.client.calling import Planned, Retries
 from retrysafe.http.client.hosts import quote_key
 from retrysafe.http.client.journal import Entry, Journal
 from retrysafe.http.client.over_requests import AdapterWire, Refreshing, decline, outgoing, read, retries_itself
-from retrysafe.http.client.results import Answer
+from retrysafe.http.client.results import ServerAnswer
 from retrysafe.http.client.resuming import Resumed
 from retrysafe.http.keys import HEADER
 from retrysafe.http.without_loop import run_without_loop
@@ -73,7 +73,7 @@ class RetryAdapter(BaseAdapter):
         self._inner.close()
 
 
-def _hand_over(request: requests.PreparedRequest, planned: Planned, answer: Answer) -> requests.Response:
+def _hand_over(request: requests.PreparedRequest, planned: Planned, answer: ServerAnswer) -> requests.Response:
     """The response for requests, which makes the next request of this one where it follows a redirect."""
     response: requests.Response = answer.raw
     return response if planned.may_follow(answer, request.headers) else decline(response)

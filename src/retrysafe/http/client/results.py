@@ -52,7 +52,7 @@ class Failure(NamedTuple):
         return type(self.error).__name__
 
 
-class Answer(NamedTuple):
+class ServerAnswer(NamedTuple):
     """A response. ``headers`` finds names in any case; ``code`` is that of its problem document; ``raw`` is opaque."""
 
     status: int
@@ -71,10 +71,10 @@ class Answer(NamedTuple):
         return self.headers.get("idempotent-replayed", "").strip().lower() == "true"
 
 
-Result = Answer | Failure
+Result = ServerAnswer | Failure
 
 
-class Verdict(Enum):
+class RetryVerdict(Enum):
     """The reaction to a result."""
 
     FINAL = "final"
@@ -93,20 +93,20 @@ _BEFORE_THE_KEY = frozenset({401, 403, 407, 413, 421, 425, 429, 431})
 """Refusals that come from in front of the layer that knows keys: they say nothing of an earlier attempt."""
 
 
-def judge(result: Result, host: Host | None) -> Verdict:
+def judge(result: Result, host: Host | None) -> RetryVerdict:
     """Judge a result, as if everything were repeatable; ``host`` is the declaration of the answering host."""
     if isinstance(result, Failure):
-        return Verdict.FINAL if result.kind is Kind.HOPELESS else Verdict.RETRY
+        return RetryVerdict.FINAL if result.kind is Kind.HOPELESS else RetryVerdict.RETRY
     if result.status in REDIRECTS and result.headers.get("location"):
-        return Verdict.REDIRECT
+        return RetryVerdict.REDIRECT
     if result.is_replay:
-        return Verdict.FINAL
+        return RetryVerdict.FINAL
     told = _find_hint(result, host)
     if told in ("true", "false"):
-        return Verdict.RETRY if told == "true" else Verdict.FINAL
+        return RetryVerdict.RETRY if told == "true" else RetryVerdict.FINAL
     if result.status == 401:
-        return Verdict.REFRESH
-    return Verdict.RETRY if result.status in RETRIED or is_running(result) else Verdict.FINAL
+        return RetryVerdict.REFRESH
+    return RetryVerdict.RETRY if result.status in RETRIED or is_running(result) else RetryVerdict.FINAL
 
 
 def may_repeat(result: Result, *, repeatable: bool) -> bool:
@@ -114,7 +114,7 @@ def may_repeat(result: Result, *, repeatable: bool) -> bool:
     return repeatable or (isinstance(result, Failure) and result.kind is Kind.UNSENT)
 
 
-def _find_hint(answer: Answer, host: Host | None) -> str:
+def _find_hint(answer: ServerAnswer, host: Host | None) -> str:
     """Return the value of the host's own header about retries, if it has one."""
     return answer.headers.get(host.should_retry, "").strip().lower() if host and host.should_retry else ""
 

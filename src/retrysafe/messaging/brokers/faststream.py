@@ -39,8 +39,8 @@ class InboxMiddleware:
 
     Arguments:
         inbox: where messages are applied once.
-        consumer: who consumes; with the name of a subscriber's function it is the name in the inbox, which must not
-            change.
+        consumer: the consumer's name. With the name of a subscriber's function it is the name in the inbox, which
+            must not change.
         options: of `Inbox.handler`, such as ``max_attempts``.
 
     Call `install` with the broker, when its subscribers are declared or before.

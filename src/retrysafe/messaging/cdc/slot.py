@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from retrysafe import lazy
 from retrysafe.backends.sql.outbox import TABLE
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.messaging.relay.listener import CONNECT, address
@@ -134,13 +135,11 @@ class Slot:
 
         Raises `SlotInUse` while a relay reads from it, and `ConfigurationError` when it is of another database.
         """
-        from psycopg import errors
-
         with self._connect() as connection:
             self._refuse_others(connection)
             try:
                 dropped = connection.execute(_DROP, (self.name,)).fetchall()
-            except errors.ObjectInUse as error:
+            except lazy.psycopg.errors.ObjectInUse as error:
                 raise SlotInUse(f"A relay reads from slot {self.name!r}: stop it first.") from error
             connection.execute(f'DROP PUBLICATION IF EXISTS "{self.publication}"')
         return bool(dropped)
@@ -212,30 +211,26 @@ class _Connected:
         self._url = url
 
     def __enter__(self) -> Any:
-        import psycopg
-
         try:
-            self._connection = psycopg.connect(
+            self._connection = lazy.psycopg.connect(
                 self._url,
                 autocommit=True,
                 connect_timeout=CONNECT,
                 tcp_user_timeout=CONNECT * 1000,
                 keepalives_idle=CONNECT,
             )
-        except psycopg.Error as error:
+        except lazy.psycopg.Error as error:
             raise LogUnavailable(f"The log cannot be read: {error}") from error
         try:
             self._connection.execute(f"SET statement_timeout = '{_PATIENCE}'")
-        except psycopg.Error as error:
+        except lazy.psycopg.Error as error:
             self._connection.close()
             raise LogUnavailable(f"The log cannot be read: {error}") from error
         return self._connection
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        import psycopg
-
         self._connection.close()
-        if isinstance(error, psycopg.Error):
+        if isinstance(error, lazy.psycopg.Error):
             raise LogUnavailable(f"The log cannot be read: {error}") from error
 
 

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
+from retrysafe import lazy
 from retrysafe.backends.sql.outbox import TABLE
 from retrysafe.messaging.cdc.batches import LoggedMessage, message_in
 from retrysafe.messaging.cdc.pgoutput import Begin, Commit, Insert, Keepalive, Relation, parse, standby_status
@@ -152,18 +153,14 @@ class Stream:
         self._guard(self._connection.flush)
 
     def _guard(self, call: Any, *arguments: Any) -> Any:
-        import psycopg
-
         try:
             return call(*arguments)
-        except psycopg.Error as error:
+        except lazy.psycopg.Error as error:
             raise LogUnavailable(f"The stream of the log has ended: {error}") from error
 
     def close(self) -> None:
         """End the stream, so that another relay can have the slot, and hang up."""
-        import psycopg
-
-        with suppress(psycopg.Error):
+        with suppress(lazy.psycopg.Error):
             self._connection.put_copy_end()
             self._connection.flush()
             self._drain(time.monotonic() + _FAREWELL)
@@ -185,24 +182,21 @@ def open_stream(slot: Slot) -> Stream:
 
     libpq's own way to connect, as psycopg's binary wrapper calls it, keeps every thread of the process waiting.
     """
-    import psycopg
-    from psycopg import pq
-
     more: dict[str, Any] = {"replication": "database", "connect_timeout": CONNECT, "keepalives_idle": 30}
     try:
-        owner = psycopg.connect(slot.url, autocommit=True, **more)
-    except psycopg.Error as error:
+        owner = lazy.psycopg.connect(slot.url, autocommit=True, **more)
+    except lazy.psycopg.Error as error:
         raise LogUnavailable(f"The log cannot be read: {error}") from error
     connection = owner.pgconn
     try:
         connection.nonblocking = 0
         for setting in _SETTINGS:
             result = connection.exec_(f"SET {setting}".encode())
-            if result.status != pq.ExecStatus.COMMAND_OK:
+            if result.status != lazy.psycopg.pq.ExecStatus.COMMAND_OK:
                 raise _reason(result)
         options = f"proto_version '1', publication_names '\"{slot.publication}\"'"
         result = connection.exec_(f'START_REPLICATION SLOT "{slot.name}" LOGICAL 0/0 ({options})'.encode())
-        if result.status != pq.ExecStatus.COPY_BOTH:
+        if result.status != lazy.psycopg.pq.ExecStatus.COPY_BOTH:
             raise _reason(result)
         connection.nonblocking = 1
     except BaseException:
@@ -217,12 +211,10 @@ class LogGone(LogUnavailable):
 
 def _reason(result: Any) -> LogUnavailable:
     """Why a stream has ended, or did not begin."""
-    from psycopg import pq
-
-    if result is None or result.status == pq.ExecStatus.COMMAND_OK:
+    if result is None or result.status == lazy.psycopg.pq.ExecStatus.COMMAND_OK:
         return LogUnavailable("The server has ended the stream of the log.")
-    said = bytes(result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
-    code = result.error_field(pq.DiagnosticField.SQLSTATE)
+    said = bytes(result.error_field(lazy.psycopg.pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
+    code = result.error_field(lazy.psycopg.pq.DiagnosticField.SQLSTATE)
     if code == _IN_USE:
         return SlotInUse(f"Another relay reads from the slot: {said}")
     kind = LogGone if code == _NOT_THERE else LogUnavailable

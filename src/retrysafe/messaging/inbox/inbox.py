@@ -76,11 +76,10 @@ class Inbox:
 
     Arguments:
         boundary: where messages are handled once. With ``effects="transactional"`` the handler's writes commit with the
-            record of the message; with "keyed" and "external" they do not, and a message whose consumer died may be
-            handled twice ("keyed": under the same derived keys), or waits for a person ("external"). Its window is at
-            least as long as the broker may hand a message out again.
-        dead_letter_store: the database for attempts and dead letters; by default the boundary's store, which is one for
-            that.
+            record of the message. With "keyed" a message whose consumer died may be handled twice, under the same
+            derived keys; with "external" it waits for a person. The window must be as long as the broker may deliver a
+            message again.
+        dead_letter_store: the database for attempts and dead letters; by default the boundary's store.
 
     Raises `ConfigurationError` for a boundary whose store cannot keep them, without ``dead_letter_store``.
     """
@@ -219,8 +218,8 @@ class Inbox:
     def skip(self, consumer: str, entity: str, sequence: int, *, actor: str = "", reason: str = "") -> bool:
         """Go on after this sequence of an entity, although it was not applied; False when it, or a newer one, was.
 
-        For a consumer with strict sequences, after what it cannot apply. What waits in the dead letters for it is
-        handled when it is redriven. Observers are told: ``sequence_skipped``.
+        For a consumer with strict sequences that cannot apply a message. The messages behind it, which wait in the dead
+        letters, are handled when they are redriven. Emits ``sequence_skipped``.
         """
         steps = self._advancing(entity, sequence, strict=False, first=1, consumer=consumer)
         moved, _ = Letters(self._entry.backend).run(steps)

@@ -17,7 +17,8 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from retrysafe import runtime
+from retrysafe import lazy, runtime
+from retrysafe.backends.spec import library
 from retrysafe.backends.sql.drivers.base import is_direct, question
 from retrysafe.backends.sql.drivers.deadline import timely
 from retrysafe.backends.sql.postgresql import CHANNEL
@@ -96,18 +97,14 @@ class Listening:
 
 
 def _connect(url: str) -> Any:
-    import psycopg
-
-    return psycopg.connect(url, autocommit=True, connect_timeout=CONNECT, keepalives_idle=30)
+    return lazy.psycopg.connect(url, autocommit=True, connect_timeout=CONNECT, keepalives_idle=30)
 
 
 def refuse_pooler(url: str | None) -> None:
     """Raise `ConfigurationError` for a pooler, over which nothing is heard. A server that is away is tried later."""
     if url is None:
         return
-    import psycopg
-
-    with suppress(psycopg.Error), _connect(url) as connection:
+    with suppress(lazy.psycopg.Error), _connect(url) as connection:
         with timely(connection, ANSWER):
             found = connection.execute(question(connection.info.backend_pid)).fetchone()
         if not is_direct(found):
@@ -131,10 +128,7 @@ def address(url: str | None) -> str | None:
         return None
     if urlsplit(url).scheme.partition("+")[0] not in ("postgresql", "postgres"):
         raise ConfigurationError("listen= is the URL of a PostgreSQL server, as in postgresql://host/database.")
-    try:
-        import psycopg  # noqa: F401
-    except ImportError as error:
-        raise ConfigurationError("listen= needs psycopg: pip install 'retrysafe[psycopg]'.") from error
+    library("psycopg", "psycopg", "listen=")
     return re.sub(r"^(postgres(?:ql)?)\+\w+:", r"\1:", url)
 
 

@@ -71,6 +71,7 @@ from retrysafe.messaging.notifications import waking
 from retrysafe.messaging.outbox import outbox_of
 from retrysafe.messaging.relay.bucket import LOGGED, Probation, Setting, Totals, adrain, adrain_taken, drain
 from retrysafe.messaging.relay.dispatch import Dispatch
+from retrysafe.messaging.relay.kept import KeptMessages
 from retrysafe.messaging.relay.leases import BucketLeases
 from retrysafe.messaging.relay.listener import address, alistening, arefuse_pooler, listening, refuse_pooler
 from retrysafe.messaging.relay.low_water import LowWater
@@ -160,7 +161,8 @@ class Relay:
         batch: how many messages of a bucket are taken at once.
         batch_bytes: how many bytes of payloads and headers, at most; one message is taken however large it is.
         concurrency: how many buckets an `AsyncPublisher` works on together.
-        keep_published: move published messages to ``retrysafe_outbox_published`` instead of removing them.
+        keep_published: move published messages to ``retrysafe_outbox_published`` instead of removing them, and remove
+            them there after this time; True is "7d".
         max_attempts: how often the broker may refuse a message before it is moved to the dead letters.
         max_crashes: how often a message may be under way when its relay dies before it is taken for the cause, and
             moved there too. After a first time it is tried alone. With transactions, the first death of a relay that
@@ -193,7 +195,7 @@ class Relay:
         batch: int = 200,
         batch_bytes: int = 4 << 20,
         concurrency: int = 4,
-        keep_published: bool = False,
+        keep_published: bool | Duration = False,
         max_attempts: int = 10,
         max_crashes: int = 3,
         backoff_base: Duration = "500ms",
@@ -245,7 +247,7 @@ class Relay:
             leases=leases if hold == "lease" else None,
             rules=rules,
             batch=most(batch, batch_bytes),
-            keep=keep_published,
+            keep=keep_published is not False,
             low=self._low,
             walks=self._walks,
             patience=timeout,
@@ -255,6 +257,9 @@ class Relay:
         self._log = None if cdc is None else Log(cdc, self._reporter.emit)
         to = f"{_kind_of(publisher)}{'+' if outbox.only else ''}"
         self._presence = Presence(outbox, self._reporter, hold, seconds_of(stalled_after, "stalled_after"), to=to)
+        self._attended: list[Presence | LowWater | KeptMessages] = [self._presence, self._low]
+        if keep_published is not False:
+            self._attended.append(KeptMessages(sql, keep_published, self._reporter.emit))
         self._polls = Polls()
         self._stops = Stops(_ALONE)
         self._stop_signal = StopSignal()
@@ -359,16 +364,14 @@ class Relay:
     # ------------------------------------------------------------ presence
 
     def _attend(self, client: Client) -> None:
-        if self._presence.is_due():
-            run(self._presence.steps(), client)
-        if self._low.is_due():
-            run(self._low.steps(), client)
+        for one in self._attended:
+            if one.is_due():
+                run(one.steps(), client)
 
     async def _aattend(self, client: AsyncClient) -> None:
-        if self._presence.is_due():
-            await arun(self._presence.steps(), client)
-        if self._low.is_due():
-            await arun(self._low.steps(), client)
+        for one in self._attended:
+            if one.is_due():
+                await arun(one.steps(), client)
 
     # ------------------------------------------------------------ connections
 

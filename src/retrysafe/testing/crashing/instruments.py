@@ -113,7 +113,7 @@ def _sqlite_connection(tracer: Tracer, module: Any, factory: Any) -> type:
     class Cursor(module.Cursor):  # type: ignore[misc]
         """A cursor whose statements are boundaries."""
 
-    class Connection(factory):  # type: ignore[misc]
+    class TracedConnection(factory):  # type: ignore[misc]
         """A connection whose statements, commits and rollbacks are boundaries."""
 
         retrysafe_watched = True
@@ -151,8 +151,8 @@ def _sqlite_connection(tracer: Tracer, module: Any, factory: Any) -> type:
 
     cursors: dict[type, type] = {Cursor: Cursor}
     watch(Cursor)
-    watch(Connection)
-    return Connection
+    watch(TracedConnection)
+    return TracedConnection
 
 
 def _has(owner: Any, name: str) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
+from retrysafe import lazy
 from retrysafe.protocol.requests import Query
 
 R = TypeVar("R")
@@ -47,10 +48,8 @@ def until(gen: Generator[Any, Any, R], connection: Any, seconds: float) -> Gener
         while True:
             ready = yield state
             if time.monotonic() > give_up_at:
-                import psycopg
-
                 connection.pgconn.finish()
-                raise psycopg.OperationalError(_silent(seconds))
+                raise lazy.psycopg.OperationalError(_silent(seconds))
             state = gen.send(ready)
     except StopIteration as stop:
         outcome: R = stop.value

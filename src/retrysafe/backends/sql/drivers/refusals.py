@@ -9,6 +9,8 @@ import os
 import re
 from pathlib import Path
 
+from retrysafe import lazy
+
 _PASSWORD = "Correct the user and the password in store=."
 _HOST = "Let the server admit this user from this host (pg_hba.conf, or CREATE USER for the host), or correct store=."
 _DATABASE = "Create the database and run retrysafe migrate on it, or correct its name in store=."
@@ -93,8 +95,6 @@ def _may(path: Path, mode: int) -> bool:
 
 def _user() -> str:
     try:
-        import pwd
-
-        return f"The user {pwd.getpwuid(os.geteuid()).pw_name!r}"
+        return f"The user {lazy.pwd.getpwuid(os.geteuid()).pw_name!r}"
     except (ImportError, KeyError):
         return "The user of this process"

@@ -17,10 +17,11 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection, Engine, Pool, QueuePool, event, exc
 from sqlalchemy.engine.base import OptionEngine
 from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.util import greenlet_spawn
 
 from retrysafe import runtime
 from retrysafe.backends import identity
-from retrysafe.backends.spec import Joining, refuse_kind
+from retrysafe.backends.spec import Joining, library, refuse_kind
 from retrysafe.backends.sql.drivers.base import (
     AUTOCOMMIT,
     ENGINE_AUTOCOMMIT,
@@ -454,11 +455,11 @@ class _Beside(OptionEngine):
         # before 2.0.38, SQLAlchemy takes no listeners two engines away from the first
         setattr(self, "dispatch", engine.dispatch)  # noqa: B010
         self._pid = runtime.pid
-        self._ours = self._copied(engine)
+        self._ours = self._copy(engine)
         self._root = _root(engine)
         event.listen(self._root, "engine_disposed", self._dispose_too)
 
-    def _copied(self, engine: Engine) -> Pool | None:
+    def _copy(self, engine: Engine) -> Pool | None:
         if not isinstance(engine.pool, QueuePool):
             return None
         pool: Any = engine.pool.recreate()
@@ -476,7 +477,7 @@ class _Beside(OptionEngine):
 
     def _dispose_too(self, engine: Engine) -> None:
         """Follow the user's engine to a new pool, as it is told to after a fork: a child closes no connection then."""
-        before, self._ours = self._ours, self._copied(self._proxied)
+        before, self._ours = self._ours, self._copy(self._proxied)
         if before is not None and self._pid == runtime.pid:
             before.dispose()
 
@@ -492,7 +493,7 @@ class _Beside(OptionEngine):
             self._ours.dispose()
 
 
-def _bound_to(ours: Any, sessions: Any, engine: Any) -> dict[str, Any]:
+def _bind_to(ours: Any, sessions: Any, engine: Any) -> dict[str, Any]:
     """The arguments by which a factory's sessions use another engine in the place of its own."""
     bound = {kind: ours if bind is engine else bind for kind, bind in (sessions.kw.get("binds") or {}).items()}
     return {"bind": ours, **({"binds": bound} if bound else {})}
@@ -536,7 +537,7 @@ class EngineClient:
     def __init__(self, engine: Engine, sessions: sessionmaker[Session] | None = None) -> None:
         self._root = watch(engine)
         self._engine = _Beside(engine)
-        self._sessions = sessions and partial(sessions, **_bound_to(self._engine, sessions, engine))
+        self._sessions = sessions and partial(sessions, **_bind_to(self._engine, sessions, engine))
 
     def __call__(self, request: Query, /) -> Rows:
         if reason := _under_tenants[self._root]:
@@ -569,12 +570,10 @@ class AsyncEngineClient:
     """`EngineClient` for async engines; it belongs to one event loop."""
 
     def __init__(self, engine: AsyncEngine, sessions: async_sessionmaker[AsyncSession] | None = None) -> None:
-        from sqlalchemy.ext.asyncio import AsyncEngine
-
         self._root = watch(engine.sync_engine)
         self._beside = _Beside(engine.sync_engine)
-        self._engine = AsyncEngine(self._beside)
-        self._sessions = sessions and partial(sessions, **_bound_to(self._engine, sessions, engine))
+        self._engine: AsyncEngine = library("sqlalchemy.ext.asyncio", "sqlalchemy").AsyncEngine(self._beside)
+        self._sessions = sessions and partial(sessions, **_bind_to(self._engine, sessions, engine))
         self._level = ""
 
     async def __call__(self, request: Query, /) -> Rows:
@@ -587,8 +586,6 @@ class AsyncEngineClient:
 
     async def as_connected(self, request: Query, /) -> Rows:
         """Perform one statement on a new connection of which only listeners to "connect" know."""
-        from sqlalchemy.util import greenlet_spawn
-
         return await greenlet_spawn(_as_connected, self._beside, request)
 
     async def _level_for_leased(self) -> str:
@@ -615,8 +612,6 @@ class AsyncEngineClient:
 
     async def aclose(self) -> None:
         """Close the connections that are ours."""
-        from sqlalchemy.util import greenlet_spawn
-
         await greenlet_spawn(self._beside.close)
 
     def abandon(self) -> None:

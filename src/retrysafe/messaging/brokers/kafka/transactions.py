@@ -59,7 +59,7 @@ Outcome = Committed | Aborted | Recreated
 
 
 class KafkaTransaction:
-    """A batch of records, and what is made of it.
+    """A batch of records, and the output that commits with their offsets.
 
     Attributes:
         records: in their order within each partition.

@@ -32,7 +32,7 @@ class _Entry:
 
 
 class MemoryBroker:
-    """Keeps messages until they are acked, in the order of their partitions; what is lost with its process is lost.
+    """Keeps messages until they are acked, in the order of their partitions, in the memory of one process.
 
     Arguments:
         partitions: into how many a topic is divided, by key; a partition has one consumer at a time.
@@ -57,7 +57,7 @@ class MemoryBroker:
         return AsyncMemoryBrokerPublisher(self)
 
     def consumer(self, *topics: str, redelivery_window: float | None = math.inf) -> MemoryConsumer:
-        """A `Consumer` of these topics. ``redelivery_window``: what it says of how long messages may come again."""
+        """A `Consumer` of these topics; ``redelivery_window`` is the one that it reports to subscriptions."""
         return MemoryConsumer(self, topics, redelivery_window)
 
     def put(self, envelopes: Sequence[Envelope]) -> list[PublishResult]:

@@ -31,8 +31,8 @@ async def declare(
 ) -> None:
     """Declare the stream that keeps the messages of topics, for every group of consumers; more topics are added to it.
 
-    It keeps them in files. When it is full it refuses what is new, which then waits in the outbox, instead of removing
-    what is old.
+    It keeps them in files. When it is full it refuses new messages, which then wait in the outbox, instead of removing
+    old ones.
 
     Arguments:
         url: of the server, or of several of a cluster, separated by commas.

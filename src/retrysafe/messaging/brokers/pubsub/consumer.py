@@ -35,8 +35,8 @@ class PubSubConsumer(BrokerConsumer["_PubSubSession"]):
     A subscription that keeps the order hands out nothing of a key while a message of it is held, so any number of
     consumers keep the order of keys. A message that is given back stays with this consumer: it and what follows it in
     its lane are handed out when the time has come, other lanes go on. While it is held its deadline is put off, however
-    long that takes. Where a subscription has exactly-once delivery, what it says of acknowledgements is obeyed: those
-    that fail for a while are repeated.
+    long that takes. Where a subscription has exactly-once delivery, failed acknowledgements are repeated until they
+    succeed or fail for good.
 
     Arguments:
         project: of Google Cloud.

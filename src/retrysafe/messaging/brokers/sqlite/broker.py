@@ -189,8 +189,8 @@ class SqliteConsumer(SessionOwner["_SqliteSession"]):
     Arguments:
         path: of the file, made by `declare`.
         queue: which one.
-        hold: how long after its last sign of life a consumer still has what it was handed; it gives one every third
-            of that time.
+        hold: how long a consumer keeps its messages after its last sign of life; it gives one every third of that
+            time.
     """
 
     _follows = _moves = True
