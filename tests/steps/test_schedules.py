@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable
 from contextvars import Context, ContextVar
 from random import Random
 from typing import Any
 
+import greenlet
 import pytest
 
 from retrysafe import Boundary, InProgress, LeaseLost, OutcomeUnknown, StoredFailure, current
 from retrysafe.backends.driver import run
+from retrysafe.backends.memory.store import Kept
 from retrysafe.claims import step_programs
 from retrysafe.protocol.records import Record
 from retrysafe.protocol.requests import Ask, ask
@@ -23,33 +24,28 @@ ENDS = (ValueError, StoredFailure, OutcomeUnknown, LeaseLost, InProgress, Killed
 
 
 class Attempt:
-    """One attempt in a thread of its own, which moves from one boundary to the next when it is told to."""
+    """One attempt in a greenlet of its own, which moves from one boundary to the next when it is told to."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self.ended, self.outcome, self._killed = False, None, False
-        self._go, self._stands = threading.Semaphore(0), threading.Semaphore(0)
-        self._thread = threading.Thread(target=Context().run, args=(self._run, work), daemon=True)
-        self._thread.start()
+        self._work, self._greenlet = work, greenlet.greenlet(self._run)
+        self._greenlet.gr_context = Context()
 
-    def _run(self, work: Callable[[], Any]) -> None:
+    def _run(self) -> None:
         _moving.set(self)
-        self._go.acquire()
         try:
-            self.outcome = work()
+            self.outcome = self._work()
         except BaseException as error:  # noqa: BLE001 - the test looks at it
             self.outcome = error
         self.ended = True
-        self._stands.release()
 
     def stand(self) -> None:
-        self._stands.release()
-        self._go.acquire()
+        self._greenlet.parent.switch()
         if self._killed:
             raise Killed
 
     def move(self) -> None:
-        self._go.release()
-        self._stands.acquire()
+        self._greenlet.switch()
 
     def finish(self) -> Any:
         while not self.ended:
@@ -60,7 +56,6 @@ class Attempt:
     def kill(self) -> None:
         self._killed = True
         self.finish()
-        self._thread.join()
 
 
 _moving: ContextVar[Attempt | None] = ContextVar("moving", default=None)
@@ -103,6 +98,12 @@ def _lapse(records: dict[bytes, Record], now: int) -> None:
     """Let the leases end; the beginning of the work stays, which ageing would move."""
     for key_hash, record in records.items():
         records[key_hash] = record._replace(lease_until=min(record.lease_until, now - 1))
+
+
+def _forget(records: Kept, now: int) -> None:
+    """Empty the store, whose time to read the steps of a work grows with all that it has."""
+    records.clear()
+    records.steps.clear()
 
 
 def _run_of(boundary: Boundary, world: World, trip: str, *, fails: bool) -> Callable[[], Any]:
@@ -172,6 +173,7 @@ def test_a_schedule_of_attempts_ends_booked_undone_or_unknown(
             assert (len(world.made), world.mails) == (4, 1), schedule
         for one in attempts:
             one.kill()
+        run(ask(Ask(_forget, lambda answer: None)), backend.client())
     boundary.close()
     assert min(ends.values()) > 0, ends
     assert len(ends) == 3, ends

@@ -42,12 +42,12 @@ class Shelf:
     def seal(self, at: At, stored: StoredResult) -> StoredResult | None:
         """A result, encrypted if the boundary says so."""
         keyring = self.settings.encryption
-        return stored if keyring is None else seal(keyring, stored, self._bound(at))
+        return stored if keyring is None else seal(keyring, stored, self._binding(at))
 
     def open(self, row: StepRow) -> StoredResult:
         """The result of a row as it was encoded."""
         assert row.result is not None
-        return unseal(self.settings.encryption, row.result, self._bound(row.at))
+        return unseal(self.settings.encryption, row.result, self._binding(row.at))
 
-    def _bound(self, at: At) -> Bound:
+    def _binding(self, at: At) -> Bound:
         return Bound.of_step(self.settings.name, self._scope, self.operation, self.work, at)

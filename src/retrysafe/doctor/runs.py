@@ -24,7 +24,7 @@ def gather(backend: Backend) -> Steps[dict[str, Any]]:
     return {"stranded": (yield from find_stranded(backend)), "doubts": doubts}
 
 
-def _stranded(facts: Facts) -> str | None:
+def _tell_stranded(facts: Facts) -> str | None:
     found: FoundRuns | None = facts.get("stranded")
     return of_stranded(found) if found is not None and found.runs else None
 
@@ -43,7 +43,7 @@ CHECKS = (
         "{program} runs list --stranded --store {store}; have its caller, broker or scheduler retry it, or give it up:"
         "  {program} runs cancel --hash … --store {store}",
         "how-to/operate-runs.md",
-        _stranded,
+        _tell_stranded,
     ),
     Check(
         "runs-in-doubt",

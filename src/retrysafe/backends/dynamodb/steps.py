@@ -144,7 +144,7 @@ class DynamodbSteps:
         return {"TableName": self._store.table, "Key": item_of({KEY: key})}
 
     def _item(self, work: Work, at: At) -> dict[str, Any]:
-        return {"TableName": self._rows, "Key": item_of({KEY: work.key, STEP: _sorted(work, at)})}
+        return {"TableName": self._rows, "Key": item_of({KEY: work.key, STEP: _sort_key(work, at)})}
 
     def _look(self, work: Work, condition: str) -> dict[str, Any] | None:
         """A look at the record that the work belongs to; None for work without a claim."""
@@ -156,7 +156,7 @@ class DynamodbSteps:
     def _put(self, work: Work, row: StepRow, condition: str, before: StepState = StepState.STARTED) -> dict[str, Any]:
         document = {
             KEY: work.key,
-            STEP: _sorted(work, row.at),
+            STEP: _sort_key(work, row.at),
             "name": row.at.name,
             "each": row.at.each,
             "state": row.state,
@@ -181,7 +181,7 @@ def step_store(store: DynamodbStore) -> DynamodbSteps:
     return DynamodbSteps(store)
 
 
-def _sorted(work: Work, at: At) -> bytes:
+def _sort_key(work: Work, at: At) -> bytes:
     """The sort key: of one length, whatever the names are."""
     return work.generation.to_bytes(8) + sha256("\0".join(at).encode()).digest()
 
