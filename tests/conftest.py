@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from fnmatch import fnmatch
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import NoReturn
 from urllib.parse import urlsplit
@@ -68,8 +69,23 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what is slow: at the end one worker would be busy with it alone, for minutes."""
-    items.sort(key=lambda item: ("streams" not in item.path.parts, item.get_closest_marker("slow") is None))
+    """Let each worker begin with a share of what is slow: at the end one would be busy with it alone, for minutes.
+
+    xdist hands out as many neighbours to each worker. Tests of a file stay together, for the fixtures that they share.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    slow = [item for item in items if item.get_closest_marker("slow") is not None]
+    slow.sort(key=lambda item: {*item.path.parts}.isdisjoint({"streams", "tasks"}))
+    quick = iter([item for item in items if item.get_closest_marker("slow") is None])
+    shares: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    for _, tests in groupby(slow, key=lambda item: item.path):
+        min(shares, key=len).extend(tests)
+    left = len(items)
+    for number, share in enumerate(shares):
+        size = left // (workers - number)
+        share += islice(quick, max(0, size - len(share)))
+        left -= size
+    items[:] = [*chain(*shares), *quick]
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

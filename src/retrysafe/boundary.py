@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
 from retrysafe.backends import registry
@@ -21,10 +22,10 @@ from retrysafe.claims.decorator import (
     refuse_unstorable,
     wrap,
 )
-from retrysafe.claims.notes import noted
+from retrysafe.claims.notes import add_note
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.claims.outcome import encode_result
-from retrysafe.claims.responses import is_http, refuse_response, stored_answer
+from retrysafe.claims.responses import encode_answer, is_http, refuse_response
 from retrysafe.claims.scopes import TAKES, check_scope
 from retrysafe.claims.sealing import Bound, seal
 from retrysafe.claims.settings import BoundarySettings, Waiters, clocks_of, fingerprint_secrets, largest_result, reject
@@ -97,13 +98,13 @@ Q = ParamSpec("Q")
 T = TypeVar("T")
 
 
-def _called_with_a_key(once: Callable[Q, T]) -> Callable[Q, T]:
+def _require_key(once: Callable[Q, T]) -> Callable[Q, T]:
     """Name the fix for ``@boundary.once`` without parentheses, without ``key=``, or with a ``scope=`` of its own."""
 
     call: Any = once
 
     @functools.wraps(once)
-    def called(*args: Q.args, **kwargs: Q.kwargs) -> T:
+    def call_with_key(*args: Q.args, **kwargs: Q.kwargs) -> T:
         if "scope" in kwargs:
             raise ConfigurationError(
                 f"once() has no scope=, it takes the scope of its boundary: Boundary(…, scope=…) takes {TAKES}. "
@@ -118,7 +119,7 @@ def _called_with_a_key(once: Callable[Q, T]) -> Callable[Q, T]:
         result: T = call(*args, **kwargs)
         return result
 
-    return called
+    return call_with_key
 
 
 class Boundary(Generic[Tx]):
@@ -238,7 +239,7 @@ class Boundary(Generic[Tx]):
             on_expired=on_expired,
             on_missing=on_missing,
             codec=JSONCodec() if codec is None or type(codec) is JSONCodec else CheckedCodec(codec),
-            observers=Observers((LoggingObserver(),) if observers is None else _checked_observers(observers)),
+            observers=Observers((LoggingObserver(),) if observers is None else _check_observers(observers)),
             secret=checked,
             warned=[],
             waiters=Waiters(),
@@ -369,7 +370,7 @@ class Boundary(Generic[Tx]):
         claim.__class__ = Unentered
         return claim
 
-    @_called_with_a_key
+    @_require_key
     def once(
         self,
         *,
@@ -536,7 +537,7 @@ class Boundary(Generic[Tx]):
         target = RULES[event].target
         assert target is not None
         stored = seal(settings.encryption, stored, Bound(settings.name, scope_text, named, found, target))
-        stored = noted(stored, "Boundary.resolve()", reason)
+        stored = add_note(stored, "Boundary.resolve()", reason)
 
         def steps() -> Steps[bool]:
             done, record = yield from settle_doubt(settings.backend.store, found, event, stored, clocks=settings.clocks)
@@ -548,7 +549,7 @@ class Boundary(Generic[Tx]):
 
     def _answer_of(self, outcome: Outcome, operation: str, result: Any, annotation: Any) -> StoredResult | None:
         if is_http(operation):
-            return stored_answer(operation, outcome, result)
+            return encode_answer(operation, outcome, result)
         refuse_response(operation, result)
         if outcome == "failed":
             return encode_failure("Failure", str(result or "declared failed by a person"), None)
@@ -597,9 +598,7 @@ class Boundary(Generic[Tx]):
 
 def _steps() -> ModuleType:
     """The module of steps without a claim, which most programs have no use for."""
-    from retrysafe.claims import saga_steps
-
-    return saga_steps
+    return import_module("retrysafe.claims.saga_steps")
 
 
 def require_boundary(given: object) -> Boundary:
@@ -667,7 +666,7 @@ def _providers(names: Iterable[str]) -> tuple[Provider, ...]:
     return tuple(map(provider, names))
 
 
-def _checked_observers(given: Any) -> tuple[Observer, ...]:
+def _check_observers(given: Any) -> tuple[Observer, ...]:
     each: tuple[Any, ...] = () if callable(given) or not isinstance(given, Iterable) else tuple(given)
     if callable(given) or not isinstance(given, Iterable) or not all(map(callable, each)):
         raise ConfigurationError(

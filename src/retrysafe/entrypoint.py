@@ -72,7 +72,7 @@ class EntryPoint:
         """True if other boundaries of its name are to claim the same keys."""
         self.origin = origin
         """The place in the code that built the boundary."""
-        self.owners: dict[str, key_spaces.Owner] = {}
+        self.owners: dict[str, key_spaces.KeyOwner] = {}
         """The owner of each operation's keys."""
         self.serves_async = settings.backend.serves_async
         """True if the store can be asked on an event loop; if not, it is asked in threads there."""
@@ -199,7 +199,7 @@ class EntryPoint:
         """
         settings = self.settings
         if self.closed:
-            raise self._closed()
+            raise self._refusal_of_closed()
         if tx is not None and settings.effects != "transactional":
             raise ConfigurationError(
                 f"tx= needs effects='transactional'; boundary {self.name!r} has {settings.effects!r}."
@@ -222,10 +222,10 @@ class EntryPoint:
         from retrysafe.claims import holding
 
         if self.closed:
-            raise self._closed()
+            raise self._refusal_of_closed()
         return holding.Lease(str(name), holding.claim_of(self.settings, name, lease, scope), self.enter, self.leave)
 
-    def _closed(self) -> ConfigurationError:
+    def _refusal_of_closed(self) -> ConfigurationError:
         return ConfigurationError(
             f"Boundary {self.name!r} has been closed, and a closed one stays closed. Close it when the process "
             "ends; an application that starts more than once, as in tests, builds its boundaries anew each time."
@@ -276,7 +276,7 @@ class EntryPoint:
         Raises `ConfigurationError` when another one of this process does, unless both say that it is ``shared``.
         """
         keys.check_name(operation, "operation")
-        key_spaces.take(self, operation, key_spaces.Owner(owner, origin or key_spaces.origin_of(owner), shared, key))
+        key_spaces.take(self, operation, key_spaces.KeyOwner(owner, origin or key_spaces.origin_of(owner), shared, key))
         return operation
 
     def is_observed(self, name: str) -> bool:

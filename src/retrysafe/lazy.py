@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import logging as logging
     import pwd as pwd
     import random as random
+    import resource as resource
     import shlex as shlex
     import sqlite3 as sqlite3
     import uuid as uuid
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
     from urllib import parse as parse
 
     import anyio as anyio
+    import asyncpg as asyncpg
     import boto3 as boto3
     import psycopg as psycopg
+    import pymysql as pymysql
 else:
     from importlib import import_module
 

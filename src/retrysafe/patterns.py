@@ -108,9 +108,9 @@ class _On(NamedTuple):
             return dict(row), True
         names = [*row, *(name for name in more if name not in row)]
         if made and self.kind != "mysql":
-            return {**row, **_loaded(table, more, made.rows[0])}, True
+            return {**row, **_load(table, more, made.rows[0])}, True
         found = yield from self._find(table, row, key, ", ".join(_columns(table, names)))
-        return _loaded(table, names, found.rows[0]), bool(made)
+        return _load(table, names, found.rows[0]), bool(made)
 
     def upsert(self, name: Any, row: Row, key: Sequence[str], newer: str | None) -> Steps[bool]:
         table = user_table(name, self.kind, self.tx)
@@ -217,7 +217,7 @@ def _columns(table: UserTable, names: Sequence[str] | Row) -> tuple[str, ...]:
     return tuple(map(table.column, names))
 
 
-def _loaded(table: UserTable, names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+def _load(table: UserTable, names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
     return {name: table.load(name, value) for name, value in zip(names, values, strict=False)}
 
 

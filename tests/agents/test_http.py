@@ -116,7 +116,7 @@ async def test_an_answer_that_is_cut_is_given_again(tmp_path: Path, mode: str) -
         async with await asyncio.start_server(cutting.connect, "127.0.0.1", cutting.port):
             with pytest.raises(Exception):  # noqa: B017, PT011 - the client's own, in groups or alone
                 async with client_of(cutting.port, mode) as client:
-                    async with asyncio.timeout(5):
+                    async with asyncio.timeout(30):
                         await call(client, order="1")
             assert cutting.cuts == 0
             async with client_of(cutting.port, mode) as client:

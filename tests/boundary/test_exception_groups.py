@@ -18,8 +18,8 @@ from retrysafe import (
     StoredFailure,
     current,
 )
-from retrysafe.claims.lease import Lease
-from retrysafe.protocol.exception_groups import every, leaves, unwrapped
+from retrysafe.claims.lease import LeaseTerm
+from retrysafe.protocol.exception_groups import every, leaves, unwrap
 from tests.tables import each_row
 
 
@@ -184,7 +184,7 @@ async def test_work_that_we_stopped_is_recognised_in_a_group(tmp_path: Path) -> 
     async def work() -> None:
         async with guarded.claim("k") as claim:
             lease = claim._held
-            assert isinstance(lease, Lease)
+            assert isinstance(lease, LeaseTerm)
             lease.lose()  # as the heartbeat does
             try:
                 await asyncio.Event().wait()
@@ -201,8 +201,8 @@ def test_groups_are_looked_into() -> None:
     deep = ExceptionGroup("x", [one, ExceptionGroup("y", [ExceptionGroup("z", [two])])])
     assert leaves(deep) == [one, two]
     assert leaves(one) == [one]
-    assert unwrapped(deep) is deep
-    assert unwrapped(ExceptionGroup("x", [ExceptionGroup("y", [one])])) is one
+    assert unwrap(deep) is deep
+    assert unwrap(ExceptionGroup("x", [ExceptionGroup("y", [one])])) is one
     assert every(deep, (Declined, OSError))
     assert not every(deep, Declined)
     assert not every(deep, ())

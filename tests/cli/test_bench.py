@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from retrysafe import Boundary, StoreUnavailable
-from retrysafe.admin.measuring import PAUSE, PREFIX, Latencies
+from retrysafe.admin.measuring import PAUSE, PREFIX, BenchProfile, Measured
 from retrysafe.admin.operator import Operator
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.memory.store import MemoryClient, MemoryStore
@@ -280,51 +280,6 @@ def _is_warm(client: MemoryClient) -> bool:
     return len(ended) >= CLIENTS and threading.current_thread().name.startswith("retrysafe-bench")
 
 
-class Held(MemoryClient):
-    """Interrupts the run twice in the first claim of a profile, which ends when the run waits for it, or is over."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._first = threading.Lock()
-        self._forgetting = False
-
-    def __call__(self, request: Any, /) -> Any:
-        self._forgetting |= threading.current_thread().name.startswith("retrysafe-forget")
-        if _is_warm(self) and self._first.acquire(blocking=False):
-            until(lambda: any(called == "result" for called, _ in _calls_of_main()) and _main_sleeps())
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            until(lambda: ("shutdown", "__exit__") in _calls_of_main() and _main_sleeps())
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            until(lambda: ("wait_for", "forget") in _calls_of_main() or self._has_forgotten())
-        return super().__call__(request)
-
-    def _has_forgotten(self) -> bool:
-        return self._forgetting and not any(called == "forget" for called, _ in _calls_of_main())
-
-
-def _calls_of_main() -> set[tuple[str, str]]:
-    """The functions that the main thread is in, each with the one that has called it."""
-    frame, found = sys._current_frames()[threading.main_thread().ident or 0], set()
-    while frame.f_back is not None:
-        found.add((frame.f_code.co_name, frame.f_back.f_code.co_name))
-        frame = frame.f_back
-    return found
-
-
-def _main_sleeps() -> bool:
-    """Tell whether the main thread waits in the kernel: it hears a signal that comes just before when it wakes."""
-    told = Path(f"/proc/self/task/{threading.main_thread().native_id}/stat")
-    return not told.exists() or told.read_text().rpartition(") ")[2].startswith("S")
-
-
-def test_a_run_that_is_interrupted_twice_forgets_what_was_under_way() -> None:
-    client = Held()
-    command = ["bench", "--clients", str(CLIENTS), "--seconds", "3600", "--profile", "fresh"]
-    assert main(command, store=_memory(client)) == 130
-    until(lambda: not any(one.name.startswith("retrysafe-bench") for one in threading.enumerate()))
-    assert client.records == {}
-
-
 class Refusing(MemoryClient):
     """Refuses every claim of a profile."""
 
@@ -391,12 +346,7 @@ def test_a_result_that_the_store_cannot_keep_is_refused(capsys: Output) -> None:
     assert "this store keeps up to" in capsys.readouterr().err
 
 
-def test_shares_of_latencies_are_right_within_a_percent() -> None:
-    first, second = Latencies(), Latencies()
-    for number in range(1, 1001):
-        (first if number % 2 else second).add(number / 1000)
-    first.update(second)
-    for share in (0.5, 0.95, 0.99):
-        assert share <= first.at(share) <= share * 1.0101
-    assert first.at(1.0) == first.longest == 1.0
-    assert Latencies().at(0.5) == 0.0
+def test_shares_of_latencies() -> None:
+    measured = Measured(BenchProfile.FRESH, 4, 0, 0, {}, (), 1.0, [0.1, 0.2, 0.3, 0.4])
+    assert [measured.latency(share) for share in (0.5, 0.51, 0.95, 1.0)] == [0.2, 0.3, 0.4, 0.4]
+    assert measured._replace(latencies=[]).latency(0.5) == 0.0

@@ -62,7 +62,7 @@ def test_patience_ends_although_every_chance_is_zero() -> None:
     """A pause of zero would be a busy loop."""
     patience, now, looks = PollSchedule(deadline=1.0), 0.0, 0
     while (pause := patience.next_pause(now, None, 0.0)) is not None:
-        patience, now, looks = patience.polled(), now + pause, looks + 1
+        patience, now, looks = patience.next_poll(), now + pause, looks + 1
         assert looks < 1000
     assert patience.polls == looks > 10
 

@@ -57,6 +57,12 @@ async def test_r35_a_program_settles_an_unknown_key_to_a_response(place: Place) 
         await boundary.aresolve("c", "failed", result=ORDER, operation="http", scope="ann")
 
 
+@each_row("name", ["Set-Cookie", "X-Api-Key", "Connection", "Date", "bad name"])
+def test_a_settled_answer_has_no_header_that_a_recorded_one_would_not_have(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="headers="):
+        respond(201, {"order": 7}, headers={name: "s=1"})
+
+
 @each_row("encrypted", [False, True])
 @each_row(("outcome", "given"), [("completed", ORDER), ("failed", GONE), ("released", None)])
 async def test_a_settled_key_says_who_settled_it_when_and_why(

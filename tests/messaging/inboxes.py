@@ -15,7 +15,7 @@ from retrysafe.backends import registry
 from retrysafe.backends.driver import run
 from retrysafe.messaging import Envelope, Handler, Inbox
 from retrysafe.messaging.inbox import procedures
-from retrysafe.messaging.inbox.attempts import Attempt
+from retrysafe.messaging.inbox.attempts import InboxAttempt
 from retrysafe.protocol.events import Event
 from retrysafe.protocol.messages import DeadLetterFilter, Delivery, InboxLetter
 from retrysafe.protocol.requests import ask
@@ -105,14 +105,14 @@ class World:
 
     def begin(self, handler: Handler[..., Any], envelope: Envelope) -> None:
         """Leave the state of an attempt whose process is killed in it."""
-        handler.letters.run(procedures.begin(handler.letters.inbox, Attempt(handler.setting, envelope)))
+        handler.letters.run(procedures.begin(handler.letters.inbox, InboxAttempt(handler.setting, envelope)))
 
     def withdraw(self, handler: Handler[..., Any], envelope: Envelope) -> None:
-        arrival = Attempt(handler.setting, envelope).arrival
+        arrival = InboxAttempt(handler.setting, envelope).arrival
         handler.letters.run(ask(handler.letters.inbox.withdrawn(arrival)))
 
     def unfinished(self, handler: Handler[..., Any], envelope: Envelope) -> int:
-        arrival = Attempt(handler.setting, envelope).arrival
+        arrival = InboxAttempt(handler.setting, envelope).arrival
         counts = handler.letters.run(ask(handler.letters.inbox.counts(arrival)))
         return counts.started - counts.finished
 

@@ -9,7 +9,7 @@ import pytest
 
 from retrysafe import StoreUnavailable
 from retrysafe.messaging import InboxMessage
-from retrysafe.messaging.inbox.attempts import Attempt
+from retrysafe.messaging.inbox.attempts import InboxAttempt
 from retrysafe.messaging.inbox.procedures import bury
 from retrysafe.protocol.redelivery_policy import Counts
 from tests.messaging.inboxes import World, envelope
@@ -58,7 +58,7 @@ def test_a_message_too_large_for_its_store_becomes_a_dead_letter_without_its_bod
 def test_an_outage_costs_a_large_message_no_body(world: World) -> None:
     """A store that does not answer has refused nothing: the message comes again, as it is."""
     handle = world.inbox().handler("stock")(lambda message: None)
-    attempt = Attempt(handle.setting, envelope(1, "k", BODY, media_type="text/plain"))
+    attempt = InboxAttempt(handle.setting, envelope(1, "k", BODY, media_type="text/plain"))
     steps = bury(handle.letters.inbox, attempt.arrival, Counts(1, 1), "ValueError: no")
     next(steps)
     steps.throw(ConnectionError("lost"))

@@ -25,7 +25,7 @@ from retrysafe.messaging.relay.procedures import due
 from retrysafe.messaging.relay.relay import Relay
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.ordering import bucket, lane
-from retrysafe.protocol.outbox_walk import Span, most
+from retrysafe.protocol.outbox_walk import ReadSpan, most
 from retrysafe.protocol.requests import Query, ask
 from tests.conftest import require
 from tests.faults.helpers import Told, own_database
@@ -151,10 +151,10 @@ def asks(place: Place) -> dict[str, Query]:
     outbox = outbox_of(connect(place.url))[0]
     of, bounds = lane("hot", "hot", ""), most(200, 1 << 20)
     return {
-        "batch": outbox.due(bucket(of), Span(0, 200), bounds).request,
-        "behind": outbox.due(bucket(of), Span(100, 200, 0), bounds).request,
-        "lane": outbox.lane(bucket(of), of, Span(0, 50, 0, 1 << 40), bounds).request,
-        "empty": outbox.due(bucket(of) ^ 1, Span(0, 200), bounds).request,
+        "batch": outbox.due(bucket(of), ReadSpan(0, 200), bounds).request,
+        "behind": outbox.due(bucket(of), ReadSpan(100, 200, 0), bounds).request,
+        "lane": outbox.lane(bucket(of), of, ReadSpan(0, 50, 0, 1 << 40), bounds).request,
+        "empty": outbox.due(bucket(of) ^ 1, ReadSpan(0, 200), bounds).request,
         "waiting": outbox.waiting(0).request,
         "released": outbox.lanes_released(bucket(of), 1 << 40, 8).request,
     }
@@ -413,6 +413,36 @@ def held_open(place: Place, *statements: str) -> Iterator[int]:
             foreign.execute(statement)
         yield foreign.info.backend_pid
         foreign.rollback()
+
+
+def test_a_batch_does_not_walk_through_what_is_kept_by_a_snapshot(postgresql: str) -> None:
+    """Statistics from a moment at which nothing was left say that any index is as short as any other way."""
+    with own_database(postgresql) as url:
+        place, count = Place("postgresql", url), 20_000
+        names = "bucket, lane, message_id, topic, message_type, source, created, headers, payload, media_type"
+        written = f"INSERT INTO retrysafe_outbox ({names}) SELECT {{}}, 'm', 't', 'v1', '/s', 1, '{{{{}}}}', 'x', 't' "
+        of = lane("hot", "hot", "")
+        attempts = f"INSERT INTO retrysafe_outbox_attempts SELECT n, {bucket(of) ^ 1}, n, 1, 1, 1, '' "
+        with held_open(place):
+            place.sql(f"{written.format('mod(n, 64), n')} FROM generate_series(1, {count}) n")
+            place.sql(f"{attempts} FROM generate_series(1, {count}) n")
+            for table in ("", "_attempts"):
+                place.sql(f"DELETE FROM retrysafe_outbox{table}")
+                place.sql(f"ANALYZE retrysafe_outbox{table}")
+            place.sql(f"{written.format(f'{bucket(of)}, {of}')} FROM generate_series(1, 100)")
+            outbox, looks = outbox_of(connect(url))[0], asks(place)
+            stretch = run(ask(outbox.due(bucket(of), ReadSpan(0, 200), most(200, 1 << 20))), connect(url).client())
+            looks = {name: looks[name] for name in ("batch", "lane")} | {
+                "leave": outbox.leave(stretch.queue, keep=False)[0].request
+            }
+            with closing(place.open()) as connection:
+                for name, request in looks.items():
+                    sql, params = spelled(request)
+                    plan = connection.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", params).fetchone()[0]
+                    read = plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"]
+                    assert read < 2000, name
+                connection.rollback()
+        connect(url).close()
 
 
 def test_a_look_does_not_walk_through_what_other_buckets_removed_under_a_snapshot(postgresql: str) -> None:

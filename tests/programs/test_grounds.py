@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from retrysafe.claims import lease as heartbeat
-from retrysafe.claims.lease import Lease
+from retrysafe.claims.lease import LeaseTerm
 from retrysafe.claims.modes import Settled, _read_back
 from retrysafe.claims.observers import UNOBSERVED
 from retrysafe.errors import StoreUnavailable
@@ -45,7 +45,7 @@ def test_a_lease_is_held_from_when_its_renewal_was_asked_for(monkeypatch: pytest
     now = 100.0
     monkeypatch.setattr(heartbeat, "clock", lambda: now)
     held = HELD._replace(clocks=Clocks(lease=30_000_000, window=10**9, memory=10**9))
-    lease = Lease(held, 100.0, UNOBSERVED)
+    lease = LeaseTerm(held, 100.0, UNOBSERVED)
     now = 128.0
     lease.renewed({held}, asked_at=110.0)
     now = 139.9

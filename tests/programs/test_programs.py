@@ -10,7 +10,7 @@ import pytest
 
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.memory.store import MemoryClient, MemoryStore
-from retrysafe.claims.lease import Lease, _Schedule, clock
+from retrysafe.claims.lease import LeaseTerm, _Schedule, clock
 from retrysafe.claims.observers import AttemptEvents, Observers
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.decisions import Decision, decide
@@ -22,7 +22,7 @@ from retrysafe.protocol.procedures import (
     Won,
     claim,
     conclude,
-    frozen_snapshot,
+    find_frozen_snapshot,
     open_claim,
     read,
     renew,
@@ -121,7 +121,7 @@ PROGRAMS: dict[str, Program] = {
     "conclude with commit": lambda: _conclude(Settlement(Transition.COMPLETE)),
     "conclude with the savepoint": lambda: _conclude(Settlement(Transition.FAIL, Transaction.SAVEPOINT)),
     "conclude with rollback": lambda: _conclude(Settlement(None, Transaction.ROLLBACK)),
-    "frozen snapshot": lambda: frozen_snapshot(STORE),
+    "frozen snapshot": lambda: find_frozen_snapshot(STORE),
     "schema version": lambda: schema_version(STORE),
     "migrate": lambda: migrate(STORE, MIGRATIONS, LOCK),
 }
@@ -396,7 +396,7 @@ def test_a_lease_that_cannot_be_renewed_costs_the_others_nothing() -> None:
     now = clock()
     for held in claims:
         observers = Observers([lambda event, held=held: told[held.key].append(event.name)])
-        lease = Lease(held, now, AttemptEvents(observers, want()._replace(key=held.key), True))
+        lease = LeaseTerm(held, now, AttemptEvents(observers, want()._replace(key=held.key), True))
         beats.new[lease] = lease
     beats.looks_at = now
     beats.look(now)

@@ -194,6 +194,22 @@ async def test_compensations_of_async_code_end_although_it_is_cancelled(on_sqlit
     await boundary.aclose()
 
 
+async def test_a_lease_that_is_lost_while_the_work_goes_back_is_no_cancellation(on_sqlite: Make) -> None:
+    boundary = on_sqlite(effects="keyed", permanent=ValueError)
+
+    async def lose(booking: str) -> None:
+        claim._held.lose()  # type: ignore[union-attr]  # as the heartbeat does
+
+    with pytest.raises(LeaseLost):
+        async with boundary.claim("trip") as claim:
+            await claim.step("flight", asyncio.sleep, 0, "flight", undo=lose)
+            raise ValueError("no car")
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    await boundary.aclose()
+
+
 @pytest.mark.slow
 def test_a_stale_attempt_goes_neither_back_nor_forward(on_sqlite: Make) -> None:
     boundary = on_sqlite(effects="keyed", permanent=ValueError, lease="250ms")

@@ -231,6 +231,7 @@ def test_memory_is_no_store_that_can_be_given(runs: Runs) -> None:
     done.stdout.fnmatch_lines(["*every boundary on memory:// has records of its own*"])
 
 
+@pytest.mark.one_of("slow tests")
 def test_workers_must_have_stores_of_their_own(runs: Runs, tmp_path: Path) -> None:
     tests = """
         import os, pytest
@@ -326,6 +327,7 @@ def test_in_tasks(retrysafe_duplicates):
     done.stdout.fnmatch_lines(["*4 calls of the operation had 4 effects, not one:*", "*4 calls of charge() had 4 *"])
 
 
+@pytest.mark.one_of("slow tests")
 def test_redeliveries_are_told_with_the_seed_that_repeats_them(runs: Runs) -> None:
     tests = """
         import pytest

@@ -14,7 +14,7 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from enum import StrEnum
@@ -70,36 +70,6 @@ class BenchLoad(NamedTuple):
     claims: int | None = None
 
 
-class Latencies:
-    """Durations in buckets one percent wide, so that any number of them takes little memory."""
-
-    _WIDTH = math.log(1.01)
-    _LEAST = 1e-7
-
-    def __init__(self) -> None:
-        self._buckets: Counter[int] = Counter()
-        self.longest = 0.0
-
-    def add(self, seconds: float) -> None:
-        """Count one duration."""
-        self._buckets[math.ceil(math.log(max(seconds, self._LEAST)) / self._WIDTH)] += 1
-        self.longest = max(self.longest, seconds)
-
-    def update(self, other: Latencies) -> None:
-        """Count those of another."""
-        self._buckets.update(other._buckets)
-        self.longest = max(self.longest, other.longest)
-
-    def at(self, share: float) -> float:
-        """Seconds within which this share of all ended, from 0 to 1; up to one percent too many. 0 if there is none."""
-        wanted, seen = share * self._buckets.total(), 0
-        for bucket in sorted(self._buckets):
-            seen += self._buckets[bucket]
-            if seen >= wanted:
-                return min(math.exp(bucket * self._WIDTH), self.longest)
-        return 0.0
-
-
 class Measured(NamedTuple):
     """The result of a profile.
 
@@ -107,6 +77,7 @@ class Measured(NamedTuple):
     errors: claims that failed, by the type of the error. Their time is in no latency and no rate.
     ran_twice: keys whose work ran more than once.
     seconds: from the start of the first claim to the end of the last one.
+    latencies: seconds of each claim that was answered, the shortest first.
     """
 
     profile: BenchProfile
@@ -116,7 +87,7 @@ class Measured(NamedTuple):
     errors: Mapping[str, int]
     ran_twice: tuple[str, ...]
     seconds: float
-    latencies: Latencies
+    latencies: Sequence[float]
 
     @property
     def claims(self) -> int:
@@ -127,6 +98,10 @@ class Measured(NamedTuple):
     def rate(self) -> float:
         """Answered claims per second."""
         return self.claims / self.seconds if self.seconds else 0.0
+
+    def latency(self, share: float) -> float:
+        """Seconds within which this share of the claims, from 0 to 1, was answered; 0 without any."""
+        return self.latencies[math.ceil(share * len(self.latencies)) - 1] if self.latencies else 0.0
 
 
 @contextmanager
@@ -162,9 +137,6 @@ class Measurement:
         self._stop = threading.Event()
         self._last: dict[str, int] = {}
         """The number of the last key of each operation."""
-        self._ended = threading.Condition()
-        self._at_work = 0
-        """Clients; their threads cannot be asked, for an interrupt makes Python lose sight of some that go on."""
 
     @property
     def name(self) -> str:
@@ -205,8 +177,6 @@ class Measurement:
 
     def forget(self) -> Forgotten:
         """Forget, and remove, the records of all profiles that were run. Raises `StoreUnavailable`."""
-        with self._ended:
-            self._ended.wait_for(lambda: not self._at_work)
         entry = self._boundary.entrypoint
         hashes = (
             entry.lookup(str(number), operation=operation)
@@ -231,9 +201,8 @@ class Measurement:
         line = threading.Barrier(self._load.clients, start)
 
         def run_in_line(client: int) -> R:
-            with self._count():
-                line.wait()
-                return work(client)
+            line.wait()
+            return work(client)
 
         with ThreadPoolExecutor(self._load.clients, "retrysafe-bench") as threads:
             try:
@@ -243,17 +212,6 @@ class Measurement:
                 self._stop.set()
                 line.abort()  # a thread that could not be started is not waited for
                 raise
-
-    @contextmanager
-    def _count(self) -> Iterator[None]:
-        with self._ended:
-            self._at_work += 1
-        try:
-            yield
-        finally:
-            with self._ended:
-                self._at_work -= 1
-                self._ended.notify_all()
 
 
 class _Keys:
@@ -335,7 +293,7 @@ class _Worker:
         self._operation = operation
         self._result = "r" * max(0, size - len('""'))
         self._runs = runs
-        self.latencies = Latencies()
+        self.latencies: list[float] = []
         self.counts: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
         self.ended = 0.0
@@ -350,7 +308,7 @@ class _Worker:
                 self.errors[type(error).__name__] += 1
                 stop.wait(PAUSE)
             else:
-                self.latencies.add(time.perf_counter() - began)
+                self.latencies.append(time.perf_counter() - began)
         self.ended = time.perf_counter()
 
     def complete(self, number: int) -> None:
@@ -372,9 +330,9 @@ class _Worker:
 
 
 def _add_up(profile: BenchProfile, workers: list[_Worker], runs: Runs, began: float) -> Measured:
-    latencies, counts, errors = Latencies(), Counter[str](), Counter[str]()
+    latencies, counts, errors = list[float](), Counter[str](), Counter[str]()
     for worker in workers:
-        latencies.update(worker.latencies)
+        latencies += worker.latencies
         counts.update(worker.counts)
         errors.update(worker.errors)
     return Measured(
@@ -385,7 +343,7 @@ def _add_up(profile: BenchProfile, workers: list[_Worker], runs: Runs, began: fl
         errors=dict(errors.most_common()),
         ran_twice=runs.twice(),
         seconds=max(worker.ended for worker in workers) - began,
-        latencies=latencies,
+        latencies=sorted(latencies),
     )
 
 

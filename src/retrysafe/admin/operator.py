@@ -22,9 +22,9 @@ from retrysafe.backends.schema import Schema
 from retrysafe.backends.steps import runs_of
 from retrysafe.claims.codec import JSONCodec, encode_failure
 from retrysafe.claims.encryption import Keyring
-from retrysafe.claims.notes import noted, without_note
+from retrysafe.claims.notes import add_note, without_note
 from retrysafe.claims.observers import LoggingObserver, Observers
-from retrysafe.claims.responses import is_http, refuse_response, stored_answer
+from retrysafe.claims.responses import encode_answer, is_http, refuse_response
 from retrysafe.claims.sealing import MEDIA_TYPE as ENCRYPTED
 from retrysafe.claims.sealing import Bound, label_of, seal, unseal
 from retrysafe.errors import ConfigurationError, StoreUnavailable
@@ -319,7 +319,7 @@ class Operator:
         assert target is not None
         bound = Bound(seen.boundary, seen.scope, seen.operation, seen.key, target)
         stored = self._seal(bound, _answer_of(seen, outcome, result), seen.result)
-        stored = noted(stored, f"operator {self.actor}", reason)
+        stored = add_note(stored, f"operator {self.actor}", reason)
         steps = procedures.settle_doubt(self._backend.store, seen.key, event, stored, attempt=seen.attempt)
         return self._change("resolved", seen, outcome, steps, {"outcome": outcome, "reason": reason})
 
@@ -527,7 +527,7 @@ class Operator:
 def _answer_of(seen: Record, outcome: Outcome, result: Any) -> StoredResult | None:
     """The answer of a key as it is stored; raises `ConfigurationError` for one that retries could not be given."""
     if is_http(seen.operation):
-        return stored_answer(seen.operation, outcome, result)
+        return encode_answer(seen.operation, outcome, result)
     refuse_response(seen.operation, result)
     if outcome == "completed":
         return result if isinstance(result, StoredResult) else JSONCodec().encode(result, None)

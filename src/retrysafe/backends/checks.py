@@ -63,14 +63,14 @@ def gather(backend: Backend, examination: Examination, leases: list[float]) -> S
     return facts
 
 
-def _outdated(facts: Facts) -> str | None:
+def _find_outdated(facts: Facts) -> str | None:
     schema = facts["schema"]
     if schema is None or schema.version >= schema.needed:
         return None
     return f"The schema has version {schema.version}; this retrysafe needs {schema.needed}."
 
 
-def _skewed(facts: Facts) -> str | None:
+def _find_skew(facts: Facts) -> str | None:
     skew: float = facts["skew"]
     if abs(skew) <= MOST_SKEW:
         return None
@@ -104,7 +104,7 @@ CHECKS = (
         Severity.ERROR,
         "{program} migrate --store {store}",
         "how-to/migrate-the-schema.md",
-        _outdated,
+        _find_outdated,
     ),
     Check(
         "store-clock",
@@ -113,7 +113,7 @@ CHECKS = (
         "Run a time service such as chrony on both machines. Leases and windows are unharmed: they are reckoned by the "
         "store's clock alone.",
         "explanation/three-clocks.md",
-        _skewed,
+        _find_skew,
     ),
     Check(
         "store-unknown",

@@ -27,7 +27,7 @@ from retrysafe.protocol.records import (
 from retrysafe.protocol.requests import Ask
 from retrysafe.protocol.standing import STANDING
 from retrysafe.protocol.store import Capabilities
-from retrysafe.protocol.transitions import RULES, Transition, first_claim, kept_fingerprint, started_before, state_of
+from retrysafe.protocol.transitions import RULES, Transition, count_started, first_claim, merge_fingerprint, state_of
 
 Document = Mapping[str, Any]
 """The fields of one document, and its ``key_hash``, in values of Python."""
@@ -203,9 +203,9 @@ class DocumentStore:
             sets |= {"token": Later(0, sets["token"]), "version": Later(0, sets["version"])}
             required, allowed, judged_at = None, frozenset[EffectiveState](), None
         else:
-            token, before = Later(0, seen.token + 1), started_before(seen)
+            token, before = Later(0, seen.token + 1), count_started(seen)
             sets |= {
-                "fingerprint": kept_fingerprint(request, seen),
+                "fingerprint": merge_fingerprint(request, seen),
                 "token": token,
                 "attempts": before + 1,
                 "created": seen.created if before else token,

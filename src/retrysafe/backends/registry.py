@@ -69,7 +69,7 @@ def _connect(store: object, *, migrate: bool) -> Backend:
         return store
     if _is_unshared(store):
         return _backend_of(store)
-    store = _absolute(store) if isinstance(store, str) else aliased(store)
+    store = _absolute(store) if isinstance(store, str) else resolve_alias(store)
     identity = store if isinstance(store, str | Layered) else id(store)
     with _sharing:
         if identity not in _shared:
@@ -100,7 +100,7 @@ def forget(backend: Backend) -> None:
 # ---------------------------------------------------------------- URLs and objects
 
 
-def aliased(store: object) -> object:
+def resolve_alias(store: object) -> object:
     """A Django connection stands for its alias: every thread has its own."""
     for module, name in _ALIASED:
         loaded = sys.modules.get(module)
@@ -142,7 +142,7 @@ def _backend_of(store: object) -> Backend:
     if isinstance(store, Backend):
         return store
     if isinstance(store, Layered):
-        return _layered(store)
+        return _layer(store)
     spec, reference = _of_url(store) if isinstance(store, str) else _of_object(store)
     backend: Backend = spec.load(reference)(store)
     if isinstance(store, str):
@@ -180,7 +180,7 @@ def _of_object(store: object) -> tuple[BackendSpec, str]:
 # ---------------------------------------------------------------- a fast store in front
 
 
-def _layered(layers: Layered) -> Backend:
+def _layer(layers: Layered) -> Backend:
     """The truth's backend with a cache in front of it, with clients of its own for both."""
     from retrysafe.backends.cache import ReadThroughCache
 

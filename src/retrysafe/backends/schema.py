@@ -57,18 +57,18 @@ class Tables:
         if self._backend.kind not in WITH_SCHEMA:
             return None
         version = yield from migrating.schema_version(self._sql())
-        return Schema(version, self._needed())
+        return Schema(version, self._find_needed_version())
 
     def require(self) -> Steps[None]:
         """Raise `SchemaOutdated` unless the schema, if there is one, is new enough."""
         if self._backend.kind in WITH_SCHEMA:
-            yield from migrating.require(self._sql(), self._needed(), self._migrating())
+            yield from migrating.require(self._sql(), self._find_needed_version(), self._migrating())
 
     def _migrating(self) -> str:
         """The command that applies the migrations."""
         return self._backend.access.migrate_with or self._backend.commands.line("migrate")
 
-    def _needed(self) -> int:
+    def _find_needed_version(self) -> int:
         return migrations.load(self._backend.kind)[-1].version
 
     def prepare(self) -> None:
@@ -141,7 +141,7 @@ class Tables:
         if not run(self._is_up_to_date(partitions), self._backend.client()):
             applied = self._patiently(self._migration(chosen))
         if self._builds_apart:
-            self.perform(run(self._lost_indexes(), self._backend.client()))
+            self.perform(run(self._find_lost_indexes(), self._backend.client()))
         return applied
 
     def perform(self, statements: Sequence[str]) -> None:
@@ -179,7 +179,7 @@ class Tables:
         if not await arun(self._is_up_to_date(partitions), self._backend.aclient()):
             applied = await self._apatiently(self._migration(chosen))
         if self._builds_apart:
-            await self.aperform(await arun(self._lost_indexes(), self._backend.aclient()))
+            await self.aperform(await arun(self._find_lost_indexes(), self._backend.aclient()))
         return applied
 
     async def aperform(self, statements: Sequence[str]) -> None:
@@ -215,7 +215,7 @@ class Tables:
         version = yield from migrating.schema_version(self._sql())
         if version and partitions is not None:
             yield from migrating.check_partitions(self._sql(), partitions)
-        return version >= self._needed()
+        return version >= self._find_needed_version()
 
     def _migration(self, chosen: Sequence[Migration]) -> Callable[[], Steps[list[Migration]]]:
         store = self._sql()
@@ -236,9 +236,9 @@ class Tables:
         """
         return self._backend.kind == "postgresql" and self._backend.access.own_connections
 
-    def _lost_indexes(self) -> Steps[Sequence[str]]:
+    def _find_lost_indexes(self) -> Steps[Sequence[str]]:
         present = yield from ask(Ask(Query(_TABLES, {}, writes=False), lambda answer: [row[0] for row in answer.rows]))
-        return (yield from indexes.lost_on_postgresql(self._sql(), present)).statements
+        return (yield from indexes.find_lost_on_postgresql(self._sql(), present)).statements
 
     def _apart(self, statements: Sequence[str]) -> Callable[[], Steps[None]]:
         """One by one, each committed by itself.
@@ -275,7 +275,7 @@ class Tables:
 
 
 def _has_rows(statement: str) -> Steps[bool]:
-    """Tell whether a statement makes an index of `indexes.lost_on_postgresql`, of a table that is not empty."""
+    """Tell whether a statement makes an index of `indexes.find_lost_on_postgresql`, of a table that is not empty."""
     index = _INDEX.match(statement)
     if index is None or index[1] not in {one.name for one in indexes.PARTIAL}:
         return False

@@ -35,7 +35,7 @@ class Wakeups:
     def wait(self, key: bytes, seconds: float, listener: Listener | None = None) -> None:
         """Wait until ``key`` is woken, at most ``seconds``; ``listener`` hears of it from the store."""
         event = threading.Event()
-        with self._registered(key, event.set, listener):
+        with self._register(key, event.set, listener):
             event.wait(seconds)
 
     async def await_(self, key: bytes, seconds: float, listener: AsyncListener | None = None) -> None:
@@ -49,7 +49,7 @@ class Wakeups:
             except RuntimeError:  # that loop has been closed: nobody waits there any more
                 return
 
-        with self._registered(key, wake, listener):
+        with self._register(key, wake, listener):
             try:
                 async with lazy.asyncio.timeout(seconds):
                     await event.wait()
@@ -57,7 +57,7 @@ class Wakeups:
                 return
 
     @contextmanager
-    def _registered(
+    def _register(
         self, key: bytes, wake: Callable[[], object], listener: Listener | AsyncListener | None
     ) -> Iterator[None]:
         with self._lock:

@@ -22,22 +22,22 @@ from retrysafe.claims import lease as heartbeat
 from retrysafe.claims.context import ClaimContext, enclosing, innermost, is_inside, strangers, transaction_on
 from retrysafe.claims.held import HeldClaim, tell_warnings
 from retrysafe.claims.modes import CallerTransaction, ClaimMode, OwnTransaction
-from retrysafe.claims.notes import noted
+from retrysafe.claims.notes import add_note
 from retrysafe.claims.observers import UNOBSERVED
 from retrysafe.claims.outcome import (
     NO_SIGNALS,
     HandlerSignals,
     answer_of,
+    failure_as_stored,
     is_answer,
+    load_result,
     refusal,
-    stored_failure,
-    stored_result,
 )
 from retrysafe.claims.plan import Plan
 from retrysafe.claims.sealing import Bound, seal
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.claims.timing import Timing
-from retrysafe.claims.waiting import Waiting, checks_snapshot, refuse_on_a_loop, snapshot
+from retrysafe.claims.waiting import Patience, checks_snapshot, refuse_on_a_loop, snapshot
 from retrysafe.errors import (
     ConfigurationError,
     InProgress,
@@ -130,7 +130,7 @@ class Claim(Generic[Result, Tx]):
     _mode: ClaimMode | None = None
     _events = UNOBSERVED
     _claimed_at = 0.0
-    _waiting: Waiting | None = None
+    _waiting: Patience | None = None
     _held: HeldClaim | None = None
     _context: ClaimContext | None = None
     _signals = NO_SIGNALS
@@ -378,7 +378,7 @@ class Claim(Generic[Result, Tx]):
         """The result, or the failure that the handler declared, as every retry will get it; once the claim is left."""
         failure = self._signals.failure
         if failure is not None:
-            raise self._sign(stored_failure(failure, self._settings.largest_result)) from failure
+            raise self._sign(failure_as_stored(failure, self._settings.largest_result)) from failure
         return self._result
 
     def _restart_pause(self, restarts: int) -> float | None:
@@ -409,7 +409,7 @@ class Claim(Generic[Result, Tx]):
 
     def __enter__(self) -> Self:
         if self._entered:
-            raise self._entered_twice()
+            raise self._second_entry()
         self._entered = True
         backend, request = self._settings.backend, self._request
         try:
@@ -440,7 +440,7 @@ class Claim(Generic[Result, Tx]):
 
     async def __aenter__(self) -> Self:
         if self._entered:
-            raise self._entered_twice()
+            raise self._second_entry()
         self._entered = True
         try:
             met: Met = Reaction.ASK
@@ -466,7 +466,7 @@ class Claim(Generic[Result, Tx]):
         ``in_thread`` was given comes to its end even when the caller is cancelled.
         """
         if self._entered:
-            raise self._entered_twice()
+            raise self._second_entry()
         self._entered = True
         backend, steps = self._settings.backend, self._go_on(Reaction.ASK)
         try:
@@ -670,7 +670,7 @@ class Claim(Generic[Result, Tx]):
             raise
         self._over(error)
 
-    def _entered_twice(self) -> RetrysafeError:
+    def _second_entry(self) -> RetrysafeError:
         return self._sign(ConfigurationError("A claim can be entered only once; make a new one with .claim()."))
 
     # ------------------------------------------------------------ what the store answers
@@ -699,7 +699,7 @@ class Claim(Generic[Result, Tx]):
         if decision is Decision.REPLAY_FAILURE and record is not None and is_answer(settings, request, record):
             decision = Decision.REPLAY
         if decision is Decision.REPLAY and record is not None:
-            self._result = stored_result(settings, request, record, self._annotation, self._events)
+            self._result = load_result(settings, request, record, self._annotation, self._events)
             self._replayed = True
             if self._events.detailed:
                 describe = getattr(settings.codec, "describe", None)
@@ -710,7 +710,7 @@ class Claim(Generic[Result, Tx]):
             raise QuotaExceeded(limit=refused.limit, retry_after=refused.retry_after)
         if decision is Decision.BUSY or record is None:
             if self._waiting is None:
-                self._waiting = Waiting(settings, self._events)
+                self._waiting = Patience(settings, self._events)
             return self._waiting.pause(record, helps=mode.waits)
         if decision is Decision.DOUBT and settings.probe is not None:
             return record
@@ -737,7 +737,7 @@ class Claim(Generic[Result, Tx]):
         target = RULES[event].target
         assert target is not None
         self._events.emit("probed", outcome=target)
-        stored = noted(seal(settings.encryption, stored, Bound.of(request, target)), "a probe")
+        stored = add_note(seal(settings.encryption, stored, Bound.of(request, target)), "a probe")
         with Timing(self._events, "resolve"):
             yield resolve(settings.backend.store, record, event, stored, settings.clocks)
 
@@ -769,7 +769,7 @@ class Claim(Generic[Result, Tx]):
             if self._course is not None:
                 error = await self._course.aend(error)
             if self._context is not None and self._context.leave() and self._held is not None:
-                stopped_by_us = self._held.stopped_task(error)
+                stopped_by_us = self._held.take_back_stop((self._course and self._course.cancelled) or error)
                 await self._aend(self._held, error)
                 if stopped_by_us:
                     raise LeaseLost("The work was stopped because its lease could not be kept.") from error

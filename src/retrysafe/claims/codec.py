@@ -12,6 +12,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta, timezone
 from enum import Enum, Flag
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from retrysafe import lazy
@@ -164,7 +165,7 @@ class JSONCodec:
         """Decode; raises `ResultUnreadable` when this version cannot read the bytes."""
         body = stored.body
         if body is None:
-            body = kept_body(stored)
+            body = require_body(stored)
         if (stored.media_type, stored.codec_version) != (MEDIA_TYPE, VERSION):
             kind = f"{stored.media_type} version {stored.codec_version}"
             raise ResultUnreadable(f"The stored result is {kind}; this codec reads {MEDIA_TYPE} version {VERSION}.")
@@ -184,7 +185,7 @@ class JSONCodec:
             ) from error
 
 
-def kept_body(stored: StoredResult) -> bytes:
+def require_body(stored: StoredResult) -> bytes:
     """The encoded result; raises `ResultNotEncodable` for one that was withheld, which its attempt could not store."""
     if stored.body is None:
         raise ResultNotEncodable("The result was withheld when the operation completed.")
@@ -303,9 +304,7 @@ def _object_to_plain(value: Any, annotation: Any) -> Any:
         body = {field: _to_plain(getattr(value, field), hints.get(field)) for field in _fields(kind)}
         return {_TAG: ["object", name, body]}
     if hasattr(kind, "__pydantic_fields__"):
-        from retrysafe.claims import pydantic_models
-
-        plain, by_name = pydantic_models.write(value)
+        plain, by_name = _pydantic_models().write(value)
         return {_TAG: ["model" if by_name else "object", name, plain]}
     raise TypeError(f"{kind.__qualname__} is neither a dataclass, an enum nor a pydantic model")
 
@@ -383,9 +382,11 @@ def _rebuild(name: str, body: Any, annotation: Any, *, by_name: bool) -> Any:
         return _rebuild_dataclass(kind, body)
     if not hasattr(kind, "__pydantic_fields__"):
         raise TypeError(f"{name} is neither a dataclass, an enum nor a pydantic model")
-    from retrysafe.claims import pydantic_models
+    return _pydantic_models().read_whole(kind, body, by_name)
 
-    return pydantic_models.read_whole(kind, body, by_name)
+
+def _pydantic_models() -> Any:
+    return import_module("retrysafe.claims.pydantic_models")
 
 
 def _flag(kind: Any, names: list[str]) -> Any:

@@ -104,10 +104,10 @@ def _follow(value: Any, steps: list[str], path: str) -> Any:
 
 def fingerprint_of(payload: Any) -> Fingerprint:
     """The fingerprint of a payload, of which None is one as any other."""
-    return _fingerprinted(fingerprint.of_payload, payload)
+    return _fingerprint_by(fingerprint.of_payload, payload)
 
 
-def _fingerprinted(of: Callable[..., Fingerprint], *payload: Any) -> Fingerprint:
+def _fingerprint_by(of: Callable[..., Fingerprint], *payload: Any) -> Fingerprint:
     try:
         return of(*payload)
     except NotCanonical as error:
@@ -186,7 +186,7 @@ class Guarded:
             return UNCHECKED
         if self.payload_by != "arguments":
             return fingerprint_of(self._select(bound))
-        found = _fingerprinted(self._fields.of, bound)
+        found = _fingerprint_by(self._fields.of, bound)
         if self._key_part is None or key.__class__ is str or key is None:
             return found
         return found.with_text(self._key_part, keys.parse(key))  # 42 and "42" are one key

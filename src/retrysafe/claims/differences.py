@@ -136,7 +136,7 @@ def _of_attributes(one: dict[str, Any], other: dict[str, Any], kind: type) -> st
     found = _of_members(one, other)
     if found is None:
         return None
-    cached = {name for name in {*one, *other} if isinstance(_declared(kind, name), functools.cached_property)}
+    cached = {name for name in {*one, *other} if isinstance(_declares(kind, name), functools.cached_property)}
     if not cached:
         return found
     return _of_members(_without(one, cached), _without(other, cached))
@@ -154,7 +154,7 @@ def _of_members(one: dict[str, Any], other: dict[str, Any]) -> str | None:
     return None
 
 
-def _declared(kind: type, name: str) -> Any:
+def _declares(kind: type, name: str) -> Any:
     return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
 
 

@@ -46,7 +46,7 @@ class Keyring:
             raise ConfigurationError("A keyring needs at least one key; Keyring.generate() makes one.")
         if unencrypted not in _UNENCRYPTED:
             raise ConfigurationError(f"unencrypted={unencrypted!r}: expected one of {', '.join(_UNENCRYPTED)}.")
-        raw = {_checked_id(name): _key_of(name, key) for name, key in keys.items()}
+        raw = {_check_id(name): _key_of(name, key) for name, key in keys.items()}
         self._ciphers = {name: _Xaes(key) for name, key in raw.items()}
         self.fingerprint_secrets = tuple(hmac.digest(key, _FINGERPRINTS, "sha256") for key in raw.values())
         """Secrets for the fingerprints of a boundary that has no other, the one that is written with first."""
@@ -100,7 +100,7 @@ class Keyring:
             return stored
         header = _header(self._current, stored)
         nonce = os.urandom(NONCE)
-        sealed = self._ciphers[self._current].encrypt(nonce, stored.body, _associated(bound, header))
+        sealed = self._ciphers[self._current].encrypt(nonce, stored.body, _associate(bound, header))
         return StoredResult(header + nonce + sealed, MEDIA_TYPE, FORMAT)
 
     def open(self, stored: StoredResult, bound: Bound) -> StoredResult:
@@ -123,7 +123,7 @@ class Keyring:
                 f"The stored answer is encrypted with the key {label.key_id!r}, and the keyring has {known}"
             )
         header, rest = stored.body[: label.size], stored.body[label.size :]
-        body = cipher.decrypt(rest[:NONCE], rest[NONCE:], _associated(bound, header))
+        body = cipher.decrypt(rest[:NONCE], rest[NONCE:], _associate(bound, header))
         if body is None:
             raise ResultUnreadable(
                 f"The stored answer cannot be decrypted with the key {label.key_id!r}: it was altered, or belongs to "
@@ -138,14 +138,14 @@ def _header(key_id: str, stored: StoredResult) -> bytes:
     return bytes((len(key_id),)) + key_id.encode() + len(media_type).to_bytes(2, "big") + media_type + version
 
 
-def _associated(bound: Bound, header: bytes) -> bytes:
+def _associate(bound: Bound, header: bytes) -> bytes:
     """Build the associated data of the encryption: each part with its length, so that none runs into the next."""
     texts = (bound.boundary, bound.scope, bound.operation, bound.state.value)
     parts = (_PURPOSE, *(text.encode() for text in texts), bound.key, header)
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
-def _checked_id(name: object) -> str:
+def _check_id(name: object) -> str:
     if not isinstance(name, str) or not _ID.fullmatch(name):
         raise ConfigurationError(f"A key id has 1 to 64 letters, digits, dots, dashes or underscores, not {name!r}.")
     return name
@@ -184,18 +184,18 @@ class _Xaes:
 
     def encrypt(self, nonce: bytes, body: bytes, associated: bytes) -> bytes:
         """The encrypted body with its tag."""
-        encrypted: bytes = self._gcm(self._derived(nonce)).encrypt(nonce[12:], body, associated)
+        encrypted: bytes = self._gcm(self._derive(nonce)).encrypt(nonce[12:], body, associated)
         return encrypted
 
     def decrypt(self, nonce: bytes, sealed: bytes, associated: bytes) -> bytes | None:
         """The body; None if anything about it is not as it was."""
         try:
-            body: bytes = self._gcm(self._derived(nonce)).decrypt(nonce[12:], sealed, associated)
+            body: bytes = self._gcm(self._derive(nonce)).decrypt(nonce[12:], sealed, associated)
         except self._invalid:
             return None
         return body
 
-    def _derived(self, nonce: bytes) -> bytes:
+    def _derive(self, nonce: bytes) -> bytes:
         """The key of one message: CMAC of two whole blocks, each the counter, "X", zero, and half of the nonce."""
         blocks = (int.from_bytes(bytes((0, count, 0x58, 0)) + nonce[:12], "big") for count in (1, 2))
         return self._blocks(b"".join((block ^ self._subkey).to_bytes(16, "big") for block in blocks))

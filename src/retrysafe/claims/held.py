@@ -8,7 +8,7 @@ from typing import Any
 
 from retrysafe.backends.backend import Backend
 from retrysafe.claims.deferred import Deferred
-from retrysafe.claims.lease import Lease, LoopHeartbeat, ThreadHeartbeat, for_loop, for_thread
+from retrysafe.claims.lease import LeaseTerm, LoopHeartbeat, ThreadHeartbeat, for_loop, for_thread
 from retrysafe.claims.modes import ClaimMode, Settled
 from retrysafe.claims.observers import UNOBSERVED, AttemptEvents
 from retrysafe.claims.outcome import NO_SIGNALS, HandlerSignals, WorkOutcome, end_of
@@ -16,7 +16,7 @@ from retrysafe.claims.sealing import Bound, seal
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.claims.timing import Timing
 from retrysafe.errors import InProgress, LeaseLost, OutcomeUnknown, Postponed, RetryTransaction, StoreUnavailable
-from retrysafe.protocol.exception_groups import unwrapped
+from retrysafe.protocol.exception_groups import unwrap
 from retrysafe.protocol.outcomes import Answered, ModeKind
 from retrysafe.protocol.procedures import settle
 from retrysafe.protocol.records import ClaimRequest, Ownership
@@ -29,7 +29,7 @@ _ENDED = (
 )
 
 
-class HeldClaim(Lease):
+class HeldClaim(LeaseTerm):
     """A key that was won. It does not keep its claim alive, which may go while a heartbeat has this.
 
     A transactional one has no lease: nothing renews it, and it is not asked whether it is held.
@@ -146,10 +146,10 @@ class HeldClaim(Lease):
             if self.events is not UNOBSERVED:
                 _tell_recorded(self.events, signals, outcome, error)
         elif settled is Settled.UNANSWERED:
-            (self.heartbeat or heartbeat_of(backend)).carry(self._deferred(signals, outcome, error))
+            (self.heartbeat or heartbeat_of(backend)).carry(self._defer(signals, outcome, error))
             self.events.emit("settle_deferred", ending=outcome.ending.name.lower())
         elif settled is Settled.LOST:
-            self._lost(error)
+            self._report_loss(error)
         elif settled is Settled.DOUBTED:
             self.events.emit("unknown", error_type=_cause(signals, error or outcome.unencodable))
         else:
@@ -171,7 +171,7 @@ class HeldClaim(Lease):
         else:
             self.events.emit("result_not_stored", ending=type(failure).__name__)
 
-    def _lost(self, error: BaseException | None) -> None:
+    def _report_loss(self, error: BaseException | None) -> None:
         if not self.lost:
             self.events.emit("lease_lost")
         if error is None:
@@ -184,7 +184,7 @@ class HeldClaim(Lease):
 
     # ------------------------------------------------------------ an end that the store has not taken
 
-    def _deferred(self, signals: HandlerSignals, outcome: WorkOutcome, error: BaseException | None) -> Deferred:
+    def _defer(self, signals: HandlerSignals, outcome: WorkOutcome, error: BaseException | None) -> Deferred:
         """The outcome as it is put to the store again, while the lease lasts, by the heartbeat."""
         settings, request, event = self._settings, self._request, outcome.settlement.event
         assert event is not None
@@ -231,4 +231,4 @@ def _tell_recorded(
 
 def _cause(signals: HandlerSignals, error: BaseException | None) -> str:
     """Return the `error_type` of an event: the exception's class, or the entry point's reason."""
-    return signals.answered[1] if error is None else type(unwrapped(error)).__name__
+    return signals.answered[1] if error is None else type(unwrap(error)).__name__

@@ -80,17 +80,17 @@ class Lease(Fence):
         try:
             self._claim.__enter__()
         except InProgress as busy:
-            raise self._taken(busy) from None
+            raise self._refusal(busy) from None
         return self._begin()
 
     async def __aenter__(self) -> Self:
         try:
             await self._enter(self._claim)
         except InProgress as busy:
-            raise self._taken(busy) from None
+            raise self._refusal(busy) from None
         return self._begin()
 
-    def _taken(self, busy: InProgress) -> RetrysafeError:
+    def _refusal(self, busy: InProgress) -> RetrysafeError:
         taken = InProgress(f"The lease {self._name!r} is held, here or elsewhere.", retry_after=busy.retry_after)
         return self._claim._sign(taken)
 

@@ -105,12 +105,12 @@ def operation_in(kind: type, function: Callable[..., Any], operation: str) -> st
 # ---------------------------------------------------------------- boundaries
 
 
-class Member(Protocol):
+class Namesake(Protocol):
     """A boundary, as others of its name see it."""
 
     origin: Origin
     shared: bool
-    owners: dict[str, Owner]
+    owners: dict[str, KeyOwner]
 
     @property
     def name(self) -> str: ...
@@ -131,14 +131,14 @@ _living: dict[str, WeakSet[Any]] = {}
 _lock = new_lock()
 
 
-def living() -> list[Member]:
+def living() -> list[Namesake]:
     """The boundaries of this process that can claim keys, by name."""
     with _lock:
-        found: list[Member] = [one for name in sorted(_living) for one in _living[name]]
+        found: list[Namesake] = [one for name in sorted(_living) for one in _living[name]]
     return [one for one in found if not one.closed]
 
 
-def enter(made: Member) -> None:
+def enter(made: Namesake) -> None:
     """Let a new boundary claim keys; raise `ConfigurationError` where another one of its name claims the same."""
     for one in _others(made):
         if one.shared and made.shared:
@@ -157,10 +157,10 @@ def enter(made: Member) -> None:
         _living.setdefault(made.name, WeakSet()).add(made)
 
 
-def _others(made: Member) -> list[Member]:
+def _others(made: Namesake) -> list[Namesake]:
     """The boundaries that claim keys of the same name on the same store."""
     with _lock:
-        found: list[Member] = list(_living.get(made.name, ()))
+        found: list[Namesake] = list(_living.get(made.name, ()))
     others = [one for one in found if one is not made and not one.closed]
     return [one for one in others if one.backend.database.is_same(made.backend.database) is True]
 
@@ -168,7 +168,7 @@ def _others(made: Member) -> list[Member]:
 # ---------------------------------------------------------------- operations
 
 
-class Owner(NamedTuple):
+class KeyOwner(NamedTuple):
     """The owner of an operation's keys: a function, or another identity that several objects share."""
 
     what: object
@@ -185,7 +185,7 @@ class Owner(NamedTuple):
     def __str__(self) -> str:
         return f"{self.title} ({self.origin})" if self.origin.line else self.title
 
-    def is_same(self, other: Owner, *, beside: bool) -> bool:
+    def is_same(self, other: KeyOwner, *, beside: bool) -> bool:
         """Tell whether both may claim the same keys.
 
         ``beside``: of one boundary, where functions of one line of code differ by what they are bound to. A line that
@@ -195,10 +195,10 @@ class Owner(NamedTuple):
             return True
         if isinstance(self.what, str) or not self.origin.line:
             return self.what == other.what
-        return self.origin == other.origin and not (beside and _bound(self.what) != _bound(other.what))
+        return self.origin == other.origin and not (beside and _bindings(self.what) != _bindings(other.what))
 
 
-def take(boundary: Member, operation: str, owner: Owner) -> None:
+def take(boundary: Namesake, operation: str, owner: KeyOwner) -> None:
     """Let ``owner`` claim keys under an operation; raise `ConfigurationError` where another one does."""
     for member in (boundary, *_others(boundary)):
         found = member.owners.get(operation)
@@ -211,7 +211,7 @@ def take(boundary: Member, operation: str, owner: Owner) -> None:
     boundary.owners[operation] = owner
 
 
-def _bound(function: Any) -> tuple[object, ...]:
+def _bindings(function: Any) -> tuple[object, ...]:
     """The object, the defaults and the variables by which functions of one line of code differ."""
     names = ("__self__", "__defaults__", "__kwdefaults__", "__closure__")
     return tuple(getattr(function, name, None) for name in names)

@@ -1,7 +1,7 @@
 """Keeping leases alive while work runs: one schedule, a thread for sync code, a timer for async code.
 
-A `Lease` is a lease as its holder knows it. The holder may rely on it until ``until``: the time, on this machine's own
-clock, at which the last successful claim or renewal was *asked for*, plus the length of the lease. The store counts
+A `LeaseTerm` is a lease as its holder knows it. The holder may rely on it until ``until``: the time, on this machine's
+own clock, at which the last successful claim or renewal was *asked for*, plus the length of the lease. The store counts
 from a later instant, so the holder always stops relying on the lease before the store lets another attempt take over.
 
 The life of a lease
@@ -68,7 +68,7 @@ def clock() -> float:
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
-class Lease:
+class LeaseTerm:
     """A lease as its holder knows it: until when it is certainly held, on this machine's own clock."""
 
     settling = False
@@ -119,7 +119,7 @@ class Lease:
         """Have the running task cancelled if the lease is lost."""
         self._task = sys.modules["asyncio"].current_task()
 
-    def stopped_task(self, error: BaseException | None) -> bool:
+    def take_back_stop(self, error: BaseException | None) -> bool:
         """Tell whether the work ended by our cancellation, which is then taken back, as `asyncio.timeout` does."""
         self.settling = True
         task, self._task = self._task, None
@@ -143,17 +143,17 @@ class _Schedule:
 
     def __init__(self) -> None:
         self.beats = Beats()
-        self.leases: dict[Ownership, Lease] = {}
-        self.new: dict[Lease, Lease] = {}
+        self.leases: dict[Ownership, LeaseTerm] = {}
+        self.new: dict[LeaseTerm, LeaseTerm] = {}
         self.shortest = _NEVER
         """The shortest lease, in seconds, for which a look is arranged; one that is shorter arranges its own."""
         self.looks_at = _NEVER
 
-    def arrange_look(self, lease: Lease) -> None:
+    def arrange_look(self, lease: LeaseTerm) -> None:
         """Arrange a look in time for ``lease``; `arranged` records it once the timer or thread is sure to run."""
         self.looks_at = min(self.looks_at, clock() + lease.seconds / LOOKS_PER_LEASE)
 
-    def arranged(self, lease: Lease) -> None:
+    def arranged(self, lease: LeaseTerm) -> None:
         """Record that a look is arranged for ``lease``, and so for every lease that is no shorter."""
         self.shortest = min(self.shortest, lease.seconds)
 
@@ -171,7 +171,7 @@ class _Schedule:
             if self.new.pop(lease, None) is None:  # its work has ended just now
                 self.drop(lease)
 
-    def drop(self, lease: Lease) -> None:
+    def drop(self, lease: LeaseTerm) -> None:
         """Remove a lease from the schedule."""
         self.new.pop(lease, None)
         self.leases.pop(lease.ownership, None)
@@ -215,10 +215,10 @@ class _Schedule:
         for lease in [*self.leases.values(), *self.new]:
             self._lose(lease)
 
-    def _still_wanted(self, due: list[Ownership]) -> list[Lease]:
+    def _still_wanted(self, due: list[Ownership]) -> list[LeaseTerm]:
         return [self.leases[held] for held in due if held in self.leases]
 
-    def _lose(self, lease: Lease) -> None:
+    def _lose(self, lease: LeaseTerm) -> None:
         self.drop(lease)
         lease.lose()
 
@@ -251,7 +251,7 @@ class ThreadHeartbeat:
                 return
         outcome.concluded(None)
 
-    def add(self, lease: Lease) -> None:
+    def add(self, lease: LeaseTerm) -> None:
         """Keep ``lease`` alive until it is dropped or lost."""
         schedule = self._schedule
         schedule.new[lease] = lease
@@ -261,7 +261,7 @@ class ThreadHeartbeat:
                 self._wake()
                 schedule.arranged(lease)
 
-    def drop(self, lease: Lease) -> None:
+    def drop(self, lease: LeaseTerm) -> None:
         """Stop renewing ``lease``."""
         if self._schedule.new.pop(lease, None) is None:
             with self._changed:
@@ -389,7 +389,7 @@ class LoopHeartbeat:
             # an outcome that is put off when asyncio.run has cancelled all tasks is given up with the loop
             self._settling._log_destroy_pending = False  # type: ignore[attr-defined]
 
-    def add(self, lease: Lease) -> None:
+    def add(self, lease: LeaseTerm) -> None:
         """Keep ``lease`` alive until it is dropped or lost."""
         schedule = self._schedule
         schedule.new[lease] = lease
@@ -398,7 +398,7 @@ class LoopHeartbeat:
             self._set_timer()
             schedule.arranged(lease)
 
-    def drop(self, lease: Lease) -> None:
+    def drop(self, lease: LeaseTerm) -> None:
         """Stop renewing ``lease``."""
         if self._schedule.new.pop(lease, None) is None:
             self._schedule.drop(lease)
@@ -439,7 +439,7 @@ class LoopHeartbeat:
         due = self._schedule.due()
         if due and loop is not None:
             self._beating = loop.create_task(self._beat(due))
-            self._beating.add_done_callback(self._beaten)
+            self._beating.add_done_callback(self._end_beat)
         else:
             self._set_timer()
 
@@ -454,7 +454,7 @@ class LoopHeartbeat:
         finally:
             self._schedule.answered(due, kept, failure, asked_at)
 
-    def _beaten(self, beat: asyncio.Task[None]) -> None:
+    def _end_beat(self, beat: asyncio.Task[None]) -> None:
         """Go on after a beat, also after one that was cancelled, maybe before it began, with all tasks of the loop."""
         self._beating = None
         self._set_timer()

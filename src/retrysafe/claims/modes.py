@@ -54,8 +54,8 @@ from retrysafe.errors import (
 from retrysafe.protocol.outcomes import ModeKind as Kind
 from retrysafe.protocol.outcomes import Settlement
 from retrysafe.protocol.procedures import (
+    ClaimedBatch,
     ClaimResult,
-    Opened,
     Won,
     claim,
     claim_again,
@@ -63,12 +63,12 @@ from retrysafe.protocol.procedures import (
     conclude_many,
     doubt_many,
     is_settled,
-    judged,
+    judge_claim,
     open_claim,
     open_many,
+    outcome_if_settled,
     read,
     settle,
-    settled_already,
 )
 from retrysafe.protocol.records import ClaimRequest, Ownership, Record, StoredResult
 from retrysafe.protocol.requests import Steps, ask
@@ -156,14 +156,14 @@ class LeaseMode:
         client, store = self._backend.ready(), self._backend.store
         if request.quota is not None:
             return run(claim(store, request), client)
-        found = judged(request, put(store.claim(request), client, again=True))
+        found = judge_claim(request, put(store.claim(request), client, again=True))
         return run(claim_again(store, request, found), client) if isinstance(found, Record) else found
 
     async def aclaim(self, request: ClaimRequest) -> ClaimResult:
         client, store = await self._backend.aready(), self._backend.store
         if request.quota is not None:
             return await arun(claim(store, request), client)
-        found = judged(request, await aput(store.claim(request), client, again=True))
+        found = judge_claim(request, await aput(store.claim(request), client, again=True))
         return await arun(claim_again(store, request, found), client) if isinstance(found, Record) else found
 
     def settle(self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
@@ -172,7 +172,7 @@ class LeaseMode:
         try:
             if put(store.settle(held, event, stored), client, again=True):
                 return Settled.RECORDED
-            return _settled(run(is_settled(store, held, event, stored), client))
+            return _tell_settled(run(is_settled(store, held, event, stored), client))
         except (StoreUnavailable, SchemaOutdated):  # the work is done, even if the tables are gone
             return Settled.UNANSWERED
 
@@ -184,7 +184,7 @@ class LeaseMode:
         try:
             if await aput(store.settle(held, event, stored), client, again=True):
                 return Settled.RECORDED
-            return _settled(await arun(is_settled(store, held, event, stored), client))
+            return _tell_settled(await arun(is_settled(store, held, event, stored), client))
         except (StoreUnavailable, SchemaOutdated):  # the work is done, even if the tables are gone
             return Settled.UNANSWERED
 
@@ -247,7 +247,7 @@ class CallerTransaction:
 
     def settle(self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
         try:
-            return _settled(run(_settling(self._backend, held, settlement, stored), self.executor()))
+            return _tell_settled(run(_settling(self._backend, held, settlement, stored), self.executor()))
         except RetrysafeError:
             if failing:
                 return Settled.BROKEN
@@ -257,7 +257,7 @@ class CallerTransaction:
         self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
     ) -> Settled:
         try:
-            return _settled(await arun(_settling(self._backend, held, settlement, stored), self.aexecutor()))
+            return _tell_settled(await arun(_settling(self._backend, held, settlement, stored), self.aexecutor()))
         except RetrysafeError:
             if failing:
                 return Settled.BROKEN
@@ -297,7 +297,7 @@ class OwnTransaction:
     def _claim(self, request: ClaimRequest) -> ClaimResult:
         store = self._store
         if store.capabilities.looks_first:
-            settled = settled_already(request, put(store.read(request.key), self._backend.ready(), again=True))
+            settled = outcome_if_settled(request, put(store.read(request.key), self._backend.ready(), again=True))
             if settled is not None:
                 return settled
         outcome: ClaimResult = self._begin(open_claim(self._store, request))
@@ -305,9 +305,9 @@ class OwnTransaction:
             self.give_back()
         return outcome
 
-    def claim_many(self, requests: Sequence[ClaimRequest]) -> Opened:
+    def claim_many(self, requests: Sequence[ClaimRequest]) -> ClaimedBatch:
         """Claim all keys that have no record."""
-        opened: Opened = restarting(lambda: self._begin(open_many(self._store, requests)))
+        opened: ClaimedBatch = restarting(lambda: self._begin(open_many(self._store, requests)))
         return opened
 
     def _begin(self, steps: Steps[Any]) -> Any:
@@ -329,7 +329,7 @@ class OwnTransaction:
         store = self._store
         if store.capabilities.looks_first:
             client = await self._backend.aready()
-            settled = settled_already(request, await aput(store.read(request.key), client, again=True))
+            settled = outcome_if_settled(request, await aput(store.read(request.key), client, again=True))
             if settled is not None:
                 return settled
         outcome: ClaimResult = await self._abegin(open_claim(self._store, request))
@@ -337,9 +337,9 @@ class OwnTransaction:
             await self.agive_back()
         return outcome
 
-    async def aclaim_many(self, requests: Sequence[ClaimRequest]) -> Opened:
+    async def aclaim_many(self, requests: Sequence[ClaimRequest]) -> ClaimedBatch:
         """`claim_many` for async code."""
-        opened: Opened = await arestarting(lambda: self._abegin(open_many(self._store, requests)))
+        opened: ClaimedBatch = await arestarting(lambda: self._abegin(open_many(self._store, requests)))
         return opened
 
     async def _abegin(self, steps: Steps[Any]) -> Any:
@@ -366,7 +366,7 @@ class OwnTransaction:
         self._afterwards = None
         doubted = run(_doubting(self._backend, held), self.executor())
         if not done:
-            raise _ended_by_handler(doubted=doubted)
+            raise _early_end(doubted=doubted)
         return Settled.DOUBTED if doubted else Settled.RECORDED
 
     async def asettle(
@@ -384,7 +384,7 @@ class OwnTransaction:
             return Settled.RECORDED
         doubted = await arun(_doubting(self._backend, held), self.aexecutor())
         if not done:
-            raise _ended_by_handler(doubted=doubted)
+            raise _early_end(doubted=doubted)
         return Settled.DOUBTED if doubted else Settled.RECORDED
 
     def conclude_many(self, held: Sequence[Ownership], stored: StoredResult) -> bool:
@@ -472,7 +472,7 @@ def _settling(backend: Backend, held: Ownership, settlement: Settlement, stored:
     return settle(backend.store, held, settlement.event, stored)
 
 
-def _settled(done: bool) -> Settled:
+def _tell_settled(done: bool) -> Settled:
     return Settled.RECORDED if done else Settled.LOST
 
 
@@ -489,7 +489,7 @@ def _doubting(backend: Backend, held: Ownership) -> Steps[bool]:
     return (yield from ask(backend.store.settle(held._replace(transactional=False), Transition.DOUBT, None)))
 
 
-def _ended_by_handler(*, doubted: bool) -> RetrysafeError:
+def _early_end(*, doubted: bool) -> RetrysafeError:
     if doubted:
         return OutcomeUnknown(
             "The handler committed the boundary's transaction by itself, before its result could join it."

@@ -19,7 +19,7 @@ class Note(NamedTuple):
     reason: str
 
 
-def noted(stored: StoredResult | None, by: str, reason: str = "") -> StoredResult:
+def add_note(stored: StoredResult | None, by: str, reason: str = "") -> StoredResult:
     """An answer with a note, of which the reason is shortened to what fits; None is the answer of a released key."""
     body, media_type, version = (b"", "", 0) if stored is None else stored
     given = reason

@@ -421,12 +421,12 @@ class LoggingObserver:
                 meaning.level,
                 "%s %s",
                 name,
-                " ".join(f"{field}={_shown(value)}" for field, value in named.items()),
+                " ".join(f"{field}={_show(value)}" for field, value in named.items()),
                 extra={"retrysafe": {**event._asdict(), "alias": meaning.alias}},
             )
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     """A value in a line of log: quoted where it could be taken for another field, never a second line."""
     text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
     if text.isprintable() and not any(mark in text for mark in ' "=\\'):
@@ -467,7 +467,7 @@ class Observers:
                 if takes is None or takes(name):
                     return True
             except Exception:  # noqa: BLE001 - as below
-                _failed(name)
+                _log_failure(name)
         return False
 
     def emit(
@@ -482,7 +482,7 @@ class Observers:
                         event = Event(name, boundary, operation, keys.redact(key), attempt, fields)
                     observer(event)
             except Exception:  # noqa: BLE001 - it is logged, and must not stop the work
-                _failed(name)
+                _log_failure(name)
 
     def begin(self, request: ClaimRequest, store: str, codec: object = None, annotation: Any = None) -> AttemptEvents:
         """Tell that an attempt begins, and return what tells the rest: a watch stands for the observer that gave it."""
@@ -497,7 +497,7 @@ class Observers:
         if self._watching:
             received = Event("received", boundary, operation, keys.redact(key), attempt, fields)
             watches: list[Watch] = []
-            told = Observers([_watched(observer, received, watches) for observer, _ in self._each], watches)
+            told = Observers([_watch(observer, received, watches) for observer, _ in self._each], watches)
         told.emit("received", boundary, operation, key, attempt, fields)
         return AttemptEvents(told, request, True)
 
@@ -507,7 +507,7 @@ class Observers:
                 if takes():
                     return True
             except Exception:  # noqa: BLE001 - as above
-                _failed("the beginning of an attempt")
+                _log_failure("the beginning of an attempt")
         return False
 
     def close(self, error: BaseException | None) -> None:
@@ -516,7 +516,7 @@ class Observers:
             try:
                 watch.close(error)
             except Exception:  # noqa: BLE001 - as above
-                _failed("the end of an attempt")
+                _log_failure("the end of an attempt")
 
 
 class AttemptEvents:
@@ -554,18 +554,18 @@ def _takes_details_of(observer: Observer) -> Callable[[], bool]:
     return takes or (lambda: True)
 
 
-def _failed(name: str) -> None:
+def _log_failure(name: str) -> None:
     logger().exception("An observer failed on %r.", name)
 
 
-def _watched(observer: Observer, received: Event, watches: list[Watch]) -> Observer:
+def _watch(observer: Observer, received: Event, watches: list[Watch]) -> Observer:
     watch = getattr(observer, "watch", None)
     if watch is None:
         return observer
     try:
         made: Watch = watch(received)
     except Exception:  # noqa: BLE001 - as above
-        _failed("the beginning of an attempt")
+        _log_failure("the beginning of an attempt")
         return observer
     watches.append(made)
     return made

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from retrysafe.claims.codec import MEDIA_TYPE as FAILURES
-from retrysafe.claims.codec import Codec, JSONCodec, decode_failure, encode_failure, kept_body
+from retrysafe.claims.codec import Codec, JSONCodec, decode_failure, encode_failure, require_body
 from retrysafe.claims.notes import MARK, without_note
 from retrysafe.claims.observers import AttemptEvents
 from retrysafe.claims.sealing import MEDIA_TYPE as ENCRYPTED
@@ -27,7 +27,7 @@ from retrysafe.errors import (
 )
 from retrysafe.protocol import fingerprint
 from retrysafe.protocol.decisions import Decision
-from retrysafe.protocol.exception_groups import every, leaves, unwrapped
+from retrysafe.protocol.exception_groups import every, leaves, unwrap
 from retrysafe.protocol.outcomes import (
     Answered,
     Ending,
@@ -41,7 +41,7 @@ from retrysafe.protocol.records import ClaimRequest, Record, State, StoredResult
 from retrysafe.protocol.transitions import Transition
 
 
-def stored_result(
+def load_result(
     settings: BoundarySettings, request: ClaimRequest, record: Record, annotation: Any, events: AttemptEvents
 ) -> Any:
     """The result of an earlier attempt.
@@ -49,7 +49,7 @@ def stored_result(
     Raises `ResultUnreadable` if it cannot be read, and `ResultNotEncodable` if the attempt could not store it.
     """
     try:
-        return decode_result(settings.codec, _decrypted(settings, request, record), annotation)
+        return decode_result(settings.codec, _decrypt(settings, request, record), annotation)
     except ResultUnreadable as unreadable:
         events.emit("unreadable", reason=unreadable.detail)
         raise
@@ -59,7 +59,7 @@ def is_answer(settings: BoundarySettings, request: ClaimRequest, record: Record)
     """Tell whether a stored failure is an answer of the kind that retries get, as an HTTP response is."""
     kind = getattr(settings.codec, "media_type", None)
     try:
-        return kind is not None and _decrypted(settings, request, record).media_type == kind
+        return kind is not None and _decrypt(settings, request, record).media_type == kind
     except ResultUnreadable:
         return False
 
@@ -70,7 +70,7 @@ def refusal(
     """The error for a caller whose key is neither free nor has a result."""
     if decision is Decision.REPLAY_FAILURE:
         try:
-            kind, message, data = decode_failure(_decrypted(settings, request, record))
+            kind, message, data = decode_failure(_decrypt(settings, request, record))
         except ResultUnreadable as unreadable:
             unreadable.failed = True
             events.emit("unreadable", reason=unreadable.detail)
@@ -80,7 +80,7 @@ def refusal(
     if decision is Decision.REUSED:
         given = request.fingerprint
         if request.payload is not None:
-            given = settings.secrets.counted_as(record.fingerprint, request.payload, record.key) or given
+            given = settings.secrets.count_as(record.fingerprint, request.payload, record.key) or given
         differing = fingerprint.differing(record.fingerprint, given)
         events.emit("mismatch", differing=differing)
         return KeyReused(f"The payload differs in: {', '.join(differing)}.", differing=differing)
@@ -88,7 +88,7 @@ def refusal(
         events.emit("expired_refused")
         return KeyExpired()
     try:
-        reason = reason_of_doubt(record, None if record.result is None else _decrypted(settings, request, record))
+        reason = reason_of_doubt(record, None if record.result is None else _decrypt(settings, request, record))
     except ResultUnreadable:
         reason = ""
     events.emit("unknown_refused", **({"reason": reason} if reason else {}))
@@ -110,7 +110,7 @@ def reason_of_doubt(record: Record, stored: StoredResult | None) -> str:
     return reason if kind == OutcomeUnknown.__name__ and not str(OutcomeUnknown()).startswith(reason) else ""
 
 
-def _decrypted(settings: BoundarySettings, request: ClaimRequest, record: Record) -> StoredResult:
+def _decrypt(settings: BoundarySettings, request: ClaimRequest, record: Record) -> StoredResult:
     """The answer as its codec wrote it."""
     stored = record.result
     if stored is None or MARK in stored.media_type:
@@ -157,7 +157,7 @@ def end_of(
     """Judge the end of a block that raised ``error``, or None and left ``result``."""
     ending, settlement = _RETURNED
     if error is not None or signals is not NO_SIGNALS:
-        judged = _judged(signals, error, mode, settings)
+        judged = _judge(signals, error, mode, settings)
         if isinstance(judged, WorkOutcome):
             return judged
         ending, settlement = judged
@@ -169,7 +169,7 @@ def end_of(
         return WorkOutcome(Ending.UNENCODABLE, verdict(Ending.UNENCODABLE, mode), StoredResult(None, "", 0), refused)
 
 
-def _judged(
+def _judge(
     signals: HandlerSignals, error: BaseException | None, mode: ModeKind, settings: BoundarySettings
 ) -> WorkOutcome | tuple[Ending, Settlement]:
     """The outcome of work that failed or was declared so; else how it ended, and that its result is stored."""
@@ -243,7 +243,7 @@ def decode_result(codec: Codec, stored: StoredResult, annotation: Any) -> Any:
     Raises `ResultNotEncodable` for a result that was withheld, whichever codec it is: there is nothing to read.
     """
     if stored.body is None:
-        kept_body(stored)
+        require_body(stored)
     try:
         return codec.decode(stored, annotation)
     except ResultUnreadable:
@@ -259,7 +259,7 @@ def encode_error(error: BaseException, largest: int | None) -> StoredResult:
 
     Of a group with one error, that is stored; of several, the data is a list of their types, messages and data.
     """
-    kind, message, data = _described(unwrapped(error))
+    kind, message, data = _describe(unwrap(error))
     stored = encode_failure(kind, message, data)
     if _fits(stored, largest):
         return stored
@@ -267,10 +267,10 @@ def encode_error(error: BaseException, largest: int | None) -> StoredResult:
     return encode_failure(kind, shown, None)
 
 
-def _described(error: BaseException) -> tuple[str, str, Any]:
+def _describe(error: BaseException) -> tuple[str, str, Any]:
     if not isinstance(error, BaseExceptionGroup):
         return type(error).__name__, _text(error), _data(error)
-    parts = [_described(leaf) for leaf in leaves(error)]
+    parts = [_describe(leaf) for leaf in leaves(error)]
     message = "; ".join(f"{kind}: {text}" for kind, text, _ in parts)
     data = [{"type": kind, "message": text, "data": given} for kind, text, given in parts]
     return type(error).__name__, f"{len(parts)} errors: {message}", data
@@ -286,7 +286,7 @@ def _data(error: BaseException) -> Any:
     return data
 
 
-def stored_failure(error: BaseException, largest: int | None) -> StoredFailure:
+def failure_as_stored(error: BaseException, largest: int | None) -> StoredFailure:
     """Return the first caller's error of a declared failure: the one that retries get from the store."""
     return StoredFailure(*decode_failure(encode_error(error, largest)))
 

@@ -10,14 +10,14 @@ import functools
 import json
 from typing import Any
 
+import pydantic
+
 from retrysafe.claims.differences import difference
 
 
 @functools.cache
 def _knows_names() -> bool:
     """Tell whether this pydantic can read a model by the names of its fields (2.11 and later)."""
-    import pydantic
-
     major, minor = map(int, pydantic.VERSION.split(".")[:2])
     return (major, minor) >= (2, 11)
 
@@ -49,7 +49,7 @@ def read(kind: Any, plain: Any, by_name: bool) -> Any:
 def read_whole(kind: Any, plain: Any, by_name: bool) -> Any:
     """`read`, which raises TypeError when the class of today passes over something, or makes something else of it."""
     model = read(kind, plain, by_name)
-    found = _lost(plain, _dump(model, by_name))
+    found = _losses(plain, _dump(model, by_name))
     if found is not None:
         raise TypeError(f"the stored {kind.__qualname__}{found}: was a field renamed, removed or given another type?")
     return model
@@ -59,25 +59,25 @@ def _dump(model: Any, by_name: bool) -> Any:
     return model.model_dump(mode="json", by_alias=not by_name, round_trip=True, warnings=False)
 
 
-def _lost(stored: Any, again: Any) -> str | None:
+def _losses(stored: Any, again: Any) -> str | None:
     """Find a stored JSON value that is lost when it is read again; new members, by their defaults, do no harm."""
     if type(stored) is not type(again):
         return " is read as something else"
     if isinstance(stored, dict):
         for name, member in stored.items():
-            found = _lost(member, again[name]) if name in again else " is not known"
+            found = _losses(member, again[name]) if name in again else " is not known"
             if found is not None:
                 return f".{name}{found}"
         return None
     if isinstance(stored, list):
-        return _lost_of_list(stored, again)
+        return _losses_of_list(stored, again)
     return None if repr(stored) == repr(again) else " is read as something else"
 
 
-def _lost_of_list(stored: list[Any], again: list[Any]) -> str | None:
+def _losses_of_list(stored: list[Any], again: list[Any]) -> str | None:
     if len(stored) != len(again):
         return " is read with another number of members"
-    found = next((f"[{i}]{lost}" for i, lost in enumerate(map(_lost, stored, again)) if lost is not None), None)
+    found = next((f"[{i}]{lost}" for i, lost in enumerate(map(_losses, stored, again)) if lost is not None), None)
     if found is not None and sorted(map(json.dumps, stored)) == sorted(map(json.dumps, again)):
         return None  # the members of a set have no order
     return found

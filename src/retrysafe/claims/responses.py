@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any, NamedTuple, cast
 
-from retrysafe.claims.codec import kept_body
+from retrysafe.claims.codec import require_body
 from retrysafe.errors import ConfigurationError, ResultUnreadable
 from retrysafe.protocol.records import Outcome, StoredResult
 
@@ -30,6 +30,26 @@ HOP_BY_HOP = frozenset(
 )
 """RFC 9110 section 7.6.1: what concerns one connection and not the response."""
 RENEWED = frozenset({b"date", b"content-length"})
+SECRETS = frozenset(
+    {
+        b"set-cookie",
+        b"www-authenticate",
+        b"proxy-authenticate",
+        b"authorization",
+        b"proxy-authorization",
+        b"authentication-info",
+        b"proxy-authentication-info",
+        b"x-auth-token",
+        b"x-access-token",
+        b"x-refresh-token",
+        b"x-session-token",
+        b"x-csrf-token",
+        b"x-xsrf-token",
+        b"x-api-key",
+        b"x-amz-security-token",
+    }
+)
+"""Credentials and what asks for them (RFC 9110 section 11, RFC 6265): bound to a session or to a moment."""
 MEDIA_TYPE = "application/vnd.retrysafe.http-response"
 VERSION = 2
 _BEGINNING = struct.Struct(">BI")
@@ -109,10 +129,14 @@ def _line_of(name: str, value: Any) -> tuple[bytes, bytes]:
     line = name.lower().encode(), value.strip().encode()
     if line[0] in _NOT_GIVEN:
         raise ConfigurationError(f"headers=: {name} is made anew for each response, or concerns one connection.")
+    if line[0] in SECRETS:
+        raise ConfigurationError(
+            f"headers=: {name} is of one session or moment, and retries come in others: leave it out."
+        )
     return line
 
 
-def stored_answer(operation: str, outcome: Outcome, result: Any) -> StoredResult | None:
+def encode_answer(operation: str, outcome: Outcome, result: Any) -> StoredResult | None:
     """The answer that a person or program gives for an HTTP key, as it is stored; None where there is none to give.
 
     ``result`` is a `Response`, or one that is stored. Raises `ConfigurationError` for what retries could not be shown.
@@ -158,7 +182,7 @@ class ResponseCodec:
         status = b"%d%b" % (response.status, _NOT_STORED if response.body is None else b"")
         head = b"\n".join((status, *chain.from_iterable(response.headers)))
         if head.count(b"\n") != 2 * len(response.headers):
-            return _encoded_first(response)
+            return _encode_first(response)
         beginning = _BEGINNING.pack(VERSION, len(head))
         return StoredResult(b"".join((beginning, head, response.body or b"")), MEDIA_TYPE, VERSION)
 
@@ -177,18 +201,18 @@ class ResponseCodec:
 
     def decode(self, stored: StoredResult, annotation: Any) -> Response:
         """Decode; raises `ResultUnreadable` for what is no response, or of a version that we do not know."""
-        body = kept_body(stored)
+        body = require_body(stored)
         version = stored.codec_version
         if stored.media_type != MEDIA_TYPE or version not in (1, VERSION):
             kind = f"{stored.media_type} version {version}"
             raise ResultUnreadable(f"The stored result is {kind}; this reads {MEDIA_TYPE} up to version {VERSION}.")
         try:
-            return _decoded(body) if version == VERSION else _decoded_first(body)
+            return _decode(body) if version == VERSION else _decode_first(body)
         except (ValueError, TypeError, LookupError, AttributeError, struct.error) as error:
             raise ResultUnreadable(f"The stored response cannot be read: {error!r}") from error
 
 
-def _decoded(stored: bytes) -> Response:
+def _decode(stored: bytes) -> Response:
     version, length = _BEGINNING.unpack_from(stored)
     end = _AT_HEAD + length
     parts = stored[_AT_HEAD:end].split(b"\n")
@@ -201,7 +225,7 @@ def _decoded(stored: bytes) -> Response:
     return Response(int(status), headers, stored[end:])
 
 
-def _encoded_first(response: Response) -> StoredResult:
+def _encode_first(response: Response) -> StoredResult:
     head = {
         "status": response.status,
         "headers": [[name.decode("latin-1"), text.decode("latin-1")] for name, text in response.headers],
@@ -210,7 +234,7 @@ def _encoded_first(response: Response) -> StoredResult:
     return StoredResult(b"%b\n%b" % (_line(head).encode(), response.body or b""), MEDIA_TYPE, 1)
 
 
-def _decoded_first(stored: bytes) -> Response:
+def _decode_first(stored: bytes) -> Response:
     line, _, body = stored.partition(b"\n")
     head = json.loads(line)
     headers = tuple((name.encode("latin-1"), text.encode("latin-1")) for name, text in head["headers"])

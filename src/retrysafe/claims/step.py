@@ -324,7 +324,7 @@ class StepOfClaim(Step):
         secrets, key = self._shelf.settings.secrets, self._shelf.work.key
         if secrets.agree(stored, self._given, key):
             return
-        counted = secrets.counted_as(stored, self._given, key) or self._print
+        counted = secrets.count_as(stored, self._given, key) or self._print
         differing = fingerprint.differing(stored, counted)
         raise KeyReused(
             f"Step {label(self.at)} was done with other arguments, which differ in: {', '.join(differing)}",

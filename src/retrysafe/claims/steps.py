@@ -104,7 +104,7 @@ class ClaimSteps(Course):
         """`end` for async code; compensations come to their end even if the caller is cancelled."""
         if not self._begins_to_end():
             return error
-        ended, self._cancelled = await run_to_completion(self._aend(error))
+        ended, self.cancelled = await run_to_completion(self._aend(error))
         return ended
 
     async def _aend(self, error: BaseException | None) -> BaseException | None:
@@ -114,7 +114,8 @@ class ClaimSteps(Course):
             ended = failure
         return ended
 
-    _cancelled: BaseException | None = None
+    cancelled: BaseException | None = None
+    """The cancellation that arrived while the attempt ended."""
 
     def _begins_to_end(self) -> bool:
         place = self.claim._context
@@ -136,8 +137,8 @@ class ClaimSteps(Course):
     def _raise(self, given: BaseException | None, error: BaseException | None) -> None:
         if error is not None and error is not given:
             raise error from given
-        if self._cancelled is not None:
-            raise self._cancelled
+        if self.cancelled is not None:
+            raise self.cancelled
 
     def _concluding(self) -> Steps[Any]:
         if self.rows or self.asked:

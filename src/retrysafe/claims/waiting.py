@@ -10,7 +10,7 @@ from retrysafe.claims.observers import AttemptEvents
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.errors import ConfigurationError, InProgress
 from retrysafe.protocol.backoff import PollSchedule
-from retrysafe.protocol.procedures import frozen_snapshot
+from retrysafe.protocol.procedures import find_frozen_snapshot
 from retrysafe.protocol.records import Record, Reject
 from retrysafe.protocol.requests import Steps
 
@@ -36,10 +36,10 @@ def checks_snapshot(settings: BoundarySettings) -> bool:
 def snapshot(settings: BoundarySettings) -> Steps[str | None]:
     """The isolation level at which who waits in a transaction never sees what was committed, if that is the level."""
     store: Any = settings.backend.store
-    return frozen_snapshot(store)
+    return find_frozen_snapshot(store)
 
 
-class Waiting:
+class Patience:
     """The patience of one duplicate."""
 
     def __init__(self, settings: BoundarySettings, events: AttemptEvents) -> None:
@@ -55,7 +55,7 @@ class Waiting:
         pause: float | None = None
         if not isinstance(concurrency, Reject) and helps and self._counts(concurrency.at_most):
             now = lease.clock()
-            self._patience = (self._patience or PollSchedule(now + concurrency.seconds)).polled()
+            self._patience = (self._patience or PollSchedule(now + concurrency.seconds)).next_poll()
             pause = self._patience.next_pause(now, lease_left, self._settings.chance())
         if pause is None:
             self._events.emit("conflict", retry_after=ADVICE)

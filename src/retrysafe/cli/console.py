@@ -8,19 +8,17 @@ Exit code: 0, or 2 if it could not be started.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import logging
 import os
 import sys
 from typing import Any
 
 from retrysafe.admin.audit import AuditFile
+from retrysafe.backends.spec import library
 from retrysafe.claims.encryption import Keyring
 from retrysafe.cli.opening import AUDIT, SECRET, add_store_option, load_object, secret_of, store_of
 from retrysafe.cli.options import add_option, add_verb
-from retrysafe.errors import ConfigurationError
 
-_NEEDED = ("jinja2", "starlette", "uvicorn")
 _RIGHTS = "resolve, expire, redrive, pause, reveal"
 
 
@@ -43,11 +41,7 @@ def add_to(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until it is stopped."""
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigurationError(f"The console needs {', '.join(missing)}: pip install 'retrysafe[console]'.")
-    from retrysafe.console.serving import serve
-
+    serve = library("retrysafe.console.serving", "console", "The console").serve
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     logging.getLogger("retrysafe.store").setLevel(logging.WARNING)
     audit, keys = options.audit or os.environ.get(AUDIT), options.encryption_keys_env

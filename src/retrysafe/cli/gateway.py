@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib.util
 from pathlib import Path
 from typing import Any
 
+from retrysafe.agents.gateway import Gateway
 from retrysafe.backends.commands import STORE
+from retrysafe.backends.spec import library
 from retrysafe.boundary import Boundary
 from retrysafe.cli.opening import SECRET, add_store_option, store_of
 from retrysafe.cli.options import add_option, add_verb
 from retrysafe.cli.rendering import say
-from retrysafe.errors import ConfigurationError
-
-_NEEDED = ("aiohttp", "httptools", "jwt", "prometheus_client", "uvicorn")
 
 
 def add_to(verbs: Any) -> None:
@@ -68,8 +66,6 @@ def _add_mcp(verbs: Any) -> None:
 
 def run_mcp(options: argparse.Namespace) -> int:
     """Stand in front of an MCP server."""
-    from retrysafe.agents.gateway import Gateway
-
     boundary = Boundary(options.name, store=store_of(options), effects=options.effects, window=options.window)
     tools = {tool: argument or None for tool, _, argument in (guard.partition("=") for guard in options.guard)}
 
@@ -84,19 +80,12 @@ def run_mcp(options: argparse.Namespace) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Serve."""
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigurationError(f"The gateway needs {', '.join(missing)}: pip install 'retrysafe[gateway]'.")
-    from retrysafe.gateway.guards import Guards
-    from retrysafe.gateway.serving import settings_of, summary
-
-    settings = settings_of(options, store=STORE, secret=SECRET)
-    guards = Guards(settings)
-    say(summary(settings, guards))
+    serving = library("retrysafe.gateway.serving", "gateway", "The gateway")
+    settings = serving.settings_of(options, store=STORE, secret=SECRET)
+    guards = serving.Guards(settings)
+    say(serving.summary(settings, guards))
     if not options.check:
-        from retrysafe.gateway.serving import check_store, serve
-
-        if warning := asyncio.run(check_store(guards)):
+        if warning := asyncio.run(serving.check_store(guards)):
             print(warning, flush=True)
-        serve(settings, lambda line: print(line, flush=True))
+        serving.serve(settings, lambda line: print(line, flush=True))
     return 0

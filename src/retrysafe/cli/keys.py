@@ -290,7 +290,7 @@ def _compare(record: Record, options: argparse.Namespace) -> tuple[str, ...]:
     path = options.payload
     given = _decode(read_json(sys.stdin.read() if path == "-" else _read(path), "--payload"), "--payload")
     secrets = fingerprint_secrets(keys.check_secret(secret_of(options)), keyring_of(options))
-    counted = secrets.counted_as(record.fingerprint, fingerprint.of_payload(given), record.key)
+    counted = secrets.count_as(record.fingerprint, fingerprint.of_payload(given), record.key)
     if counted is None:
         raise ConfigurationError(
             "--payload: the payload of this key is hashed with the secret= of its boundary, or with its encryption= "

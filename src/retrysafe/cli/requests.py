@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from retrysafe.admin.rendering import duration, instant
+from retrysafe.backends.spec import library
 from retrysafe.cli.opening import load_object
 from retrysafe.cli.options import add_option, add_verb, add_verbs
 from retrysafe.cli.rendering import as_json, lines, say, table
@@ -175,23 +176,16 @@ def _resume(client: Any, journal: Journal, origin: str | None, tell: Callable[[R
         type(client).__module__.partition(".")[0],
         *(base.__module__.partition(".")[0] for base in type(client).__mro__),
     }
-    if "httpx" in kinds:
-        from retrysafe.http.client import httpx as over_httpx
-
-        if hasattr(client, "aclose"):
-            asyncio.run(_tell_each(client, over_httpx.aresume(client, journal, origin=origin), tell))
-            return
-        with closing(client):
-            for one in over_httpx.resume(client, journal, origin=origin):
-                tell(one)
-    elif "requests" in kinds:
-        from retrysafe.http.client import requests as over_requests
-
-        with closing(client):
-            for one in over_requests.resume(client, journal, origin=origin):
-                tell(one)
-    else:
+    kind = next((kind for kind in ("httpx", "requests") if kind in kinds), None)
+    if kind is None:
         raise ConfigurationError(f"--client gave {client!r}, which is neither an httpx client nor a requests session.")
+    module = library(f"retrysafe.http.client.{kind}", kind, "--client")
+    if hasattr(client, "aclose"):
+        asyncio.run(_tell_each(client, module.aresume(client, journal, origin=origin), tell))
+        return
+    with closing(client):
+        for one in module.resume(client, journal, origin=origin):
+            tell(one)
 
 
 async def _tell_each(client: Any, outcomes: AsyncIterator[Resumed], tell: Callable[[Resumed], None]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import logging
 import os
@@ -15,13 +14,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import retrysafe
+from retrysafe.backends.spec import library
 from retrysafe.backends.urls import without_password
 from retrysafe.cli.brokers import BROKER
 from retrysafe.cli.options import add_option
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.events import Event, Observer
 
-_NEEDED = ("opentelemetry.sdk", "opentelemetry.exporter.prometheus", "prometheus_client")
 SILENT = 300.0
 """Seconds without a sign of life after which a worker is no longer alive: more than one call of a broker may take."""
 _SEEN = frozenset({"relay_seen", "consumer_seen"})
@@ -99,22 +98,13 @@ def serve_health(options: argparse.Namespace, store: str) -> Iterator[tuple[Obse
 
 
 def _meter() -> tuple[Observer, ...]:
-    missing = [name for name in _NEEDED if _is_missing(name)]
-    if missing:
-        raise ConfigurationError(f"--metrics needs {', '.join(missing)}: pip install 'retrysafe[metrics]'.")
-    from opentelemetry.exporter.prometheus import PrometheusMetricReader
-    from opentelemetry.sdk.metrics import MeterProvider
-
-    from retrysafe.observability.otel import OpenTelemetryObserver
-
-    return (OpenTelemetryObserver(MeterProvider([PrometheusMetricReader()], shutdown_on_exit=False)),)
+    reader = _library("opentelemetry.exporter.prometheus").PrometheusMetricReader()
+    provider = _library("opentelemetry.sdk.metrics").MeterProvider([reader], shutdown_on_exit=False)
+    return (_library("retrysafe.observability.otel").OpenTelemetryObserver(provider),)
 
 
-def _is_missing(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is None
-    except ModuleNotFoundError:
-        return True
+def _library(module: str) -> Any:
+    return library(module, "metrics", "--metrics")
 
 
 def _address(given: str) -> tuple[str, int]:
@@ -125,15 +115,14 @@ def _address(given: str) -> tuple[str, int]:
 
 
 def _handler_of(health: Health) -> type[BaseHTTPRequestHandler]:
-    from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-
+    client = _library("prometheus_client")
     asked = {"/live": health.live, "/ready": health.ready}
 
     class WorkerHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             if path == "/metrics":
-                self._send(200, CONTENT_TYPE_LATEST, generate_latest())
+                self._send(200, client.CONTENT_TYPE_LATEST, client.generate_latest())
             elif path in asked:
                 well, fields = asked[path]()
                 self._send(200 if well else 503, "application/json", json.dumps(fields).encode())

@@ -14,15 +14,14 @@ from typing import Any, NamedTuple
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-if sys.platform != "win32":
-    import resource
+from retrysafe import lazy
 
 
 def _most_connections() -> int:
     """Half of the files that this process may open: each connection may need another one to the upstream."""
     files = -1
     if sys.platform != "win32":
-        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        files, _ = lazy.resource.getrlimit(lazy.resource.RLIMIT_NOFILE)
     return 10_000 if files < 0 else min(10_000, files // 2)
 
 

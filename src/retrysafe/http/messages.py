@@ -7,30 +7,10 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from retrysafe.claims.responses import HOP_BY_HOP as HOP_BY_HOP
-from retrysafe.claims.responses import RENEWED
+from retrysafe.claims.responses import RENEWED, SECRETS
 from retrysafe.claims.responses import Headers as Headers
 from retrysafe.claims.responses import Response as Response
 
-SECRETS = frozenset(
-    {
-        b"set-cookie",
-        b"www-authenticate",
-        b"proxy-authenticate",
-        b"authorization",
-        b"proxy-authorization",
-        b"authentication-info",
-        b"proxy-authentication-info",
-        b"x-auth-token",
-        b"x-access-token",
-        b"x-refresh-token",
-        b"x-session-token",
-        b"x-csrf-token",
-        b"x-xsrf-token",
-        b"x-api-key",
-        b"x-amz-security-token",
-    }
-)
-"""Credentials and what asks for them (RFC 9110 section 11, RFC 6265): bound to a session or to a moment."""
 _OF_THE_BODY = frozenset(
     {b"content-type", b"content-encoding", b"content-language", b"content-range", b"content-md5", b"content-digest"}
 )

@@ -40,7 +40,7 @@ class Writing:
 
     def write(self) -> int:
         work = self.work
-        counted = self._merged(work.strategy) if isinstance(work.strategy, Merge) else self._replaced()
+        counted = self._merge(work.strategy) if isinstance(work.strategy, Merge) else self._replaced()
         if work.check is not None and work.check(self.tx) is False:
             raise ValueError(f"check= refused run {work.mark.run!r} of {work.table}. Nothing was loaded.")
         return counted
@@ -63,7 +63,7 @@ class Writing:
 
     # ------------------------------------------------------------ merging
 
-    def _merged(self, merge: Merge) -> int:
+    def _merge(self, merge: Merge) -> int:
         """Fill a stage, and write from it what is new."""
         quoted = self._names.quoted
         key = [quoted(name) for name in merge.key]
@@ -128,11 +128,9 @@ class Writing:
         given, tuples = _tuples(rows)
         names = [*(given or others), *([] if tag is None else [tag])]
         by = names.index(self.work.by) if self.work.by in names else None
-        return self.copied(f"{into} ({self._listed(names)})", len(names), self._tagged(tuples, tagged, by)), names
+        return self.copied(f"{into} ({self._listed(names)})", len(names), self._tag(tuples, tagged, by)), names
 
-    def _tagged(
-        self, rows: Iterator[Sequence[Any]], tagged: tuple[str, ...], by: int | None
-    ) -> Iterator[tuple[Any, ...]]:
+    def _tag(self, rows: Iterator[Sequence[Any]], tagged: tuple[str, ...], by: int | None) -> Iterator[tuple[Any, ...]]:
         """The rows with their tag; find out whether all belong to the partition, which else the database is asked."""
         expected, belong = self.work.partition, by is not None
         for row in rows:

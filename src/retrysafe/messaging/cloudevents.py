@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 from urllib.parse import quote, unquote
 
+from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.messages import Envelope
 from retrysafe.protocol.ordering import LARGEST_SEQUENCE
 
@@ -44,6 +45,12 @@ STRUCTURED = "application/cloudevents+json"
 _PRINTABLE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 _PLAIN = re.compile(f"[{re.escape(_PRINTABLE)}]*")
 _ATTRIBUTE = re.compile(r"[a-z0-9]+")
+
+
+def require_mode(mode: str) -> None:
+    """Raise `ConfigurationError` for what is no `Mode`."""
+    if mode not in MODES:
+        raise ConfigurationError(f"mode={mode!r}: write one of {', '.join(MODES)}.")
 
 
 def attributes(envelope: Envelope) -> dict[str, str]:

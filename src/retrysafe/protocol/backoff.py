@@ -69,6 +69,6 @@ class PollSchedule(NamedTuple):
             pause = min(pause, lease_left + 0.002)
         return min(pause, left)
 
-    def polled(self) -> PollSchedule:
+    def next_poll(self) -> PollSchedule:
         """The patience left after one more look."""
         return self._replace(polls=self.polls + 1)

@@ -154,7 +154,7 @@ def members_of(value: Any) -> list[Member] | None:
     return _members(value, _fields_of_model)
 
 
-def dumped_members_of(value: Any) -> list[Member] | None:
+def dump_members_of(value: Any) -> list[Member] | None:
     """`members_of`, with what a model dumps: without excluded fields, and only the fields of the annotated class."""
     return _members(value, _dump_of_model)
 
@@ -251,7 +251,7 @@ def _compound(value: Any, members: Members) -> bytes:
         return _leaf(b"L", b"".join(_of(member, members) for member in value))
     if is_model(value):
         model: Any = value
-        return _of(model.model_dump() if members is dumped_members_of else model.root, members)
+        return _of(model.model_dump() if members is dump_members_of else model.root, members)
     simple = _simple_base(type(value))
     if simple is not None:
         tag, render = simple

@@ -10,7 +10,7 @@ def leaves(error: BaseException) -> list[BaseException]:
     return [leaf for one in error.exceptions for leaf in leaves(one)]
 
 
-def unwrapped(error: BaseException) -> BaseException:
+def unwrap(error: BaseException) -> BaseException:
     """The only error of a group that has only one; else the error as it is."""
     found = leaves(error)
     return found[0] if len(found) == 1 else error

@@ -77,7 +77,7 @@ class Fingerprint:
 
     def with_text(self, name: str, text: str) -> Fingerprint:
         """The fingerprint with the value of one part as text, if it has that part; it is compared with both."""
-        heads, value = (_prefixed(name, False), _prefixed(name, True)), canonical.of_value(text)
+        heads, value = (_prefix(name, False), _prefix(name, True)), canonical.of_value(text)
         parts = [content(head, value) if head in heads else (head, other) for head, other in self.parts]
         return Fingerprint(parts, self.marked, self.older or (lambda: self))
 
@@ -99,7 +99,7 @@ def of_payload(value: Any) -> Fingerprint:
 
     def parts(members: Members) -> Parts:
         fields = _fields(value, members)
-        return {WHOLE: _whole(value, members)} if fields is None else _split(fields, members)
+        return {WHOLE: _whole(value, members)} if fields is None else _divide(fields, members)
 
     return _fingerprint(parts)
 
@@ -107,7 +107,7 @@ def of_payload(value: Any) -> Fingerprint:
 def of_fields(fields: Mapping[str, Any], defaults: Mapping[str, Any] = MappingProxyType({})) -> Fingerprint:
     """Return the fingerprint of a payload that has fields, such as the arguments of a call, some with ``defaults``."""
     given = [Member(name, value, defaults.get(name, NO_DEFAULT)) for name, value in fields.items()]
-    return _fingerprint(lambda members: _split(given, members))
+    return _fingerprint(lambda members: _divide(given, members))
 
 
 def _of_simple_fields(fields: dict[Any, Any]) -> Fingerprint | None:
@@ -119,7 +119,7 @@ def _of_simple_fields(fields: dict[Any, Any]) -> Fingerprint | None:
         value = _simple(fields[name])
         if value is None:
             return None
-        parts.append(content(_prefixed(name, False), value))
+        parts.append(content(_prefix(name, False), value))
     return Fingerprint(parts)
 
 
@@ -136,13 +136,13 @@ class Secrets:
 
     def keyed(self, given: Fingerprint, record_key: bytes) -> bytes:
         """The fingerprint that is stored with a record."""
-        return _keyed(given, self._head, self._key, record_key)
+        return _key_parts(given, self._head, self._key, record_key)
 
-    def counted_as(self, stored: bytes, given: Fingerprint, record_key: bytes) -> bytes | None:
+    def count_as(self, stored: bytes, given: Fingerprint, record_key: bytes) -> bytes | None:
         """The payload counted as the ``stored`` one is; None if that is keyed by a secret that is not here."""
         if stored[:1] == bytes((KEYED,)):
             head = _head(stored)
-            return _keyed(given, head, self._by_head[head], record_key) if head in self._by_head else None
+            return _key_parts(given, head, self._by_head[head], record_key) if head in self._by_head else None
         return given.older().plain if given.older is not None and stored[:1] == bytes((PLAIN,)) else given.plain
 
     def agree(self, stored: bytes, given: Fingerprint, record_key: bytes) -> bool:
@@ -151,7 +151,7 @@ class Secrets:
         One that is keyed by a secret that is not here cannot be compared. It passes for that payload: the answer beside
         it was encrypted by the same keyring, and `ResultUnreadable` says what is missing.
         """
-        counted = self.counted_as(stored, given, record_key)
+        counted = self.count_as(stored, given, record_key)
         if counted is None or _are_one(stored, counted):
             return True
         return given.older is not None and stored[0] == PLAIN and _are_one(stored, given.plain)
@@ -174,7 +174,7 @@ def _head(fingerprint: bytes) -> bytes:
     return fingerprint[: 35 if fingerprint[0] == KEYED and fingerprint[1:3] == _UNNAMED else 1]
 
 
-def _keyed(given: Fingerprint, head: bytes, secret: bytes | None, record_key: bytes) -> bytes:
+def _key_parts(given: Fingerprint, head: bytes, secret: bytes | None, record_key: bytes) -> bytes:
     """Each part hashed once, by a key that the secret gives the record; without one, salted by the record's key."""
     options: dict[str, Any] = (
         {"salt": record_key[:8]} if secret is None else {"key": _blake2s(record_key, key=secret).digest()}
@@ -193,7 +193,7 @@ class Fields:
         self.names = tuple(names)
         self._defaults = defaults
         self._parts = [
-            (name, _prefixed(name, False), *_at_default(name, defaults.get(name, NO_DEFAULT))) for name in sorted(names)
+            (name, _prefix(name, False), *_at_default(name, defaults.get(name, NO_DEFAULT))) for name in sorted(names)
         ]
 
     def of(self, values: Mapping[str, Any]) -> Fingerprint:
@@ -229,7 +229,7 @@ class Fields:
 def _at_default(name: str, default: Any) -> tuple[Any, bytes | None, Content]:
     """A default, its canonical form if it is simple, and the whole part of a field that has it."""
     value = _simple(default)
-    return default, value, content(_prefixed(name, True), value or b"")
+    return default, value, content(_prefix(name, True), value or b"")
 
 
 def _simple(value: Any) -> bytes | None:
@@ -250,12 +250,12 @@ def _fingerprint(parts: Callable[[Members], Parts]) -> Fingerprint:
     found = parts(members)
     if models:
         return Fingerprint(
-            _contents(found), True, lambda: Fingerprint(_contents(parts(canonical.dumped_members_of)), True)
+            _contents(found), True, lambda: Fingerprint(_contents(parts(canonical.dump_members_of)), True)
         )
     return Fingerprint(_contents(found), any(part.at_default for part in found.values()))
 
 
-def _split(fields: list[Member], members: Members) -> Parts:
+def _divide(fields: list[Member], members: Members) -> Parts:
     """Split the payload by itself alone, so that equal payloads have equal fingerprints.
 
     A name without a dot stands for a value that was not split and a name with one for a field, so that unequal ones
@@ -335,11 +335,11 @@ def of_parts(parts: Mapping[str, bytes]) -> Fingerprint:
 
 def _contents(parts: Parts) -> list[Content]:
     """The parts by name, each headed by the length of the name with its mark, and the name."""
-    return [content(_prefixed(name, part.at_default), part.value) for name, part in sorted(parts.items())]
+    return [content(_prefix(name, part.at_default), part.value) for name, part in sorted(parts.items())]
 
 
 @lru_cache(maxsize=256)
-def _prefixed(name: str, marked: bool) -> bytes:
+def _prefix(name: str, marked: bool) -> bytes:
     encoded = name.encode()
     return (len(encoded) | (_AT_DEFAULT if marked else 0)).to_bytes(2, "big") + encoded
 

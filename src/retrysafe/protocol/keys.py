@@ -95,7 +95,7 @@ class Lookup:
         if len(padded) > _BLOCK:
             padded = hashlib.sha256(padded).digest()
         padded = padded.ljust(_BLOCK, b"\0")
-        begin = b"".join(map(_prefixed, ("lookup.v1", boundary, scope, operation)))
+        begin = b"".join(map(_prefix, ("lookup.v1", boundary, scope, operation)))
         self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in padded) + begin)
         self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in padded))
 
@@ -127,9 +127,9 @@ def redact(record_key: bytes) -> str:
 
 
 def _digest(secret: bytes | None, *parts: str) -> bytes:
-    return hmac.digest(secret or _DEFAULT_SECRET, b"".join(map(_prefixed, parts)), "sha256")
+    return hmac.digest(secret or _DEFAULT_SECRET, b"".join(map(_prefix, parts)), "sha256")
 
 
-def _prefixed(part: str) -> bytes:
+def _prefix(part: str) -> bytes:
     encoded = part.encode()
     return len(encoded).to_bytes(4, "big") + encoded

@@ -20,7 +20,7 @@ from retrysafe.protocol.messages import (
     RelaySeen,
     Turn,
 )
-from retrysafe.protocol.outbox_walk import NOTHING, Most, Passed, Released, Span, Stretch
+from retrysafe.protocol.outbox_walk import NOTHING, Most, Passed, ReadSpan, Released, Stretch
 from retrysafe.protocol.publish_policy import Death, Delay
 from retrysafe.protocol.records import Ownership
 from retrysafe.protocol.redelivery_policy import Counts
@@ -64,7 +64,7 @@ class OutboxStore(Protocol):
         """The lowest number of all messages, and which transactions may still write a lower one."""
         ...
 
-    def due(self, number: int, span: Span, most: Most) -> Ask[Stretch]:
+    def due(self, number: int, span: ReadSpan, most: Most) -> Ask[Stretch]:
         """Rows of a bucket, and the oldest of them that may leave: none behind one that waits, none of a paused topic.
 
         Nor of the topics ``span.shut``, whose destinations take nothing now.
@@ -72,7 +72,7 @@ class OutboxStore(Protocol):
         """
         ...
 
-    def lane(self, number: int, of: int, span: Span, most: Most) -> Ask[Stretch]:
+    def lane(self, number: int, of: int, span: ReadSpan, most: Most) -> Ask[Stretch]:
         """`due` for one lane alone, up to ``span.end``."""
         ...
 

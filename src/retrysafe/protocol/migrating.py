@@ -80,7 +80,7 @@ def migrate(
     if bounds is not None:
         yield from ask(Ask(bounds, _ignore))
     if lock is not None:
-        yield from ask(Ask(lock, _locked))
+        yield from ask(Ask(lock, _lock))
     try:
         missing = yield from apply(store, migrations, postponed)
     except Exception:
@@ -113,7 +113,7 @@ def note(migration: Migration) -> Steps[None]:
     yield from ask(Ask(Query(statement, {"version": migration.version, "name": migration.name}), _ignore))
 
 
-def _locked(answer: Rows) -> None:
+def _lock(answer: Rows) -> None:
     """A lock that is the result of a function: 0 means that another session kept it too long."""
     if answer.rows and answer.rows[0][0] == 0:
         raise StoreUnavailable("Another process is migrating, and did not end in time. Nothing was changed.")

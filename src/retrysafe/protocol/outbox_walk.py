@@ -59,7 +59,7 @@ def most(messages: int, size: int) -> Most:
     return Most(messages, size, max(min(10, messages), messages // 4))
 
 
-class Span(NamedTuple):
+class ReadSpan(NamedTuple):
     """The part of a bucket to read: so many rows from a number on, up to another, and the first number in use.
 
     ``shut``: the topics whose destinations take nothing now.
@@ -89,7 +89,7 @@ class Passed(NamedTuple):
 NOTHING = Passed({}, (0, 0))
 
 
-class Row(NamedTuple):
+class OutboxRow(NamedTuple):
     """A row that was read: whether it may leave, and how many of its lane may that were read with it."""
 
     id: int
@@ -102,7 +102,7 @@ class Row(NamedTuple):
 class Stretch(NamedTuple):
     """Rows of a bucket in their order, and what of them is taken."""
 
-    rows: list[Row]
+    rows: list[OutboxRow]
     queue: list[Queued]
     now: Micros
 
@@ -161,7 +161,7 @@ class Walk:
     def saw(self, stretch: Stretch, most: Most, *, ended: bool) -> bool:
         """Pass over what cannot leave now, if that saves much; whether the whole stretch was passed over."""
         hot = {row.lane for row in stretch.rows if row.together > most.of_lane}
-        passed: list[Row] = []
+        passed: list[OutboxRow] = []
         for row in stretch.rows:
             if (row.free and row.lane not in hot) or row.created > stretch.now - SETTLED:
                 break

@@ -12,7 +12,7 @@ error of `retrysafe.errors`. No procedure turns one into the other.
 
 How a claim proceeds
 --------------------
-`claim` puts the store's claim, which writes the first record of a key or returns the record that exists. `judged`
+`claim` puts the store's claim, which writes the first record of a key or returns the record that exists. `judge_claim`
 turns that answer into one of these:
 
     answer                                  outcome
@@ -99,15 +99,15 @@ _UNDECIDED = (Decision.TAKE, Decision.SUSPECT)
 
 def claim(store: Store, request: ClaimRequest) -> Steps[ClaimResult]:
     """Claim the key, or return the reason why it cannot be claimed."""
-    refusal = None if request.quota is None else (yield from _refused(store, request))
+    refusal = None if request.quota is None else (yield from _check_quota(store, request))
     if refusal is not None:
         return NotWon(Decision.REFUSED, None, refusal)
     met = yield from ask(store.claim(request), again=not request.transactional)
-    found = judged(request, met)
+    found = judge_claim(request, met)
     return (yield from claim_again(store, request, found)) if isinstance(found, Record) else found
 
 
-def judged(
+def judge_claim(
     request: ClaimRequest, met: Record | QuotaRefusal | None, seen: Record | None = None
 ) -> ClaimResult | Record:
     """Turn the store's answer to a claim into an outcome, or return the record if it must be taken or marked first.
@@ -126,7 +126,7 @@ def judged(
     return met if decision in _UNDECIDED else NotWon(decision, met)
 
 
-def settled_already(request: ClaimRequest, record: Record | None) -> NotWon | None:
+def outcome_if_settled(request: ClaimRequest, record: Record | None) -> NotWon | None:
     """The outcome of a record that was read without a claim, if it is settled; None when the key must be claimed."""
     if record is None:
         return None
@@ -143,20 +143,20 @@ def claim_again(store: Store, request: ClaimRequest, met: Record) -> Steps[Claim
             seen = met
             taken = yield from ask(store.take(request, met), again=again)
             if taken is not None:
-                won = judged(request, taken, seen)
+                won = judge_claim(request, taken, seen)
                 assert isinstance(won, Won), "the store has given another record than the one that it has written"
                 return won
         else:
             yield from ask(store.resolve(met, Transition.SUSPECT, None, request.clocks), again=again)
         if left:
-            found = judged(request, (yield from ask(store.claim(request), again=again)), seen)
+            found = judge_claim(request, (yield from ask(store.claim(request), again=again)), seen)
             if not isinstance(found, Record):
                 return found
             met = found
     return NotWon(Decision.BUSY, None)
 
 
-def _refused(store: Store, request: ClaimRequest) -> Steps[QuotaRefusal | None]:
+def _check_quota(store: Store, request: ClaimRequest) -> Steps[QuotaRefusal | None]:
     """Check the quota before a claim that cannot do so itself; a key that has a record needs no room."""
     for admission in store.admit(request):
         refusal = yield from ask(admission, again=True)
@@ -267,7 +267,7 @@ def open_claim(store: TransactionalStore, request: ClaimRequest) -> Steps[ClaimR
     return outcome
 
 
-def frozen_snapshot(store: TransactionalStore) -> Steps[str | None]:
+def find_frozen_snapshot(store: TransactionalStore) -> Steps[str | None]:
     """The isolation level, if under it a waiting duplicate cannot see what was committed meanwhile; else None."""
     for request in store.isolation():
         level = yield from ask(request)
@@ -298,14 +298,14 @@ def conclude(
 # ---------------------------------------------------------------- claims of many keys at once
 
 
-class Opened(NamedTuple):
+class ClaimedBatch(NamedTuple):
     """The decision for each key, and the ownership of the claimed ones."""
 
     decisions: dict[bytes, Decision]
     held: list[Ownership]
 
 
-def open_many(store: BatchStore, requests: Sequence[ClaimRequest]) -> Steps[Opened]:
+def open_many(store: BatchStore, requests: Sequence[ClaimRequest]) -> Steps[ClaimedBatch]:
     """Begin, and claim all keys that have no record.
 
     For a key that another transaction is claiming, or that has a record, nothing is written. Its decision is BUSY, or
@@ -326,7 +326,7 @@ def open_many(store: BatchStore, requests: Sequence[ClaimRequest]) -> Steps[Open
         for w in requests
         if w.key in fresh
     ]
-    return Opened(decisions, held)
+    return ClaimedBatch(decisions, held)
 
 
 def conclude_many(store: BatchStore, held: Sequence[Ownership], result: StoredResult) -> Steps[bool]:

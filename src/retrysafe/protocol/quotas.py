@@ -35,8 +35,8 @@ class Quota:
         self.rate: int | None = None
         self.period: Micros = 0
         if rate is not None:
-            self.rate, self.period = _parsed(rate)
-        self.outstanding = None if outstanding is None else _checked(outstanding, "outstanding")
+            self.rate, self.period = _parse(rate)
+        self.outstanding = None if outstanding is None else _check(outstanding, "outstanding")
 
     def __repr__(self) -> str:
         shown = [] if self.rate is None else [f"rate='{self.rate}/{self.period / 1e6:g}s'"]
@@ -79,14 +79,14 @@ def _refusal(limit: str, seconds: float) -> QuotaRefusal:
     return QuotaRefusal(limit, max(_SOONEST, seconds))
 
 
-def _parsed(rate: object) -> tuple[int, Micros]:
+def _parse(rate: object) -> tuple[int, Micros]:
     match = _RATE.fullmatch(rate.strip()) if isinstance(rate, str) else None
     if match is None:
         raise ConfigurationError(f'rate={rate!r} is not a number of keys in a period: write "100/1m" or "5000/24h".')
-    return _checked(int(match[1]), "rate"), micros(match[2], "rate")
+    return _check(int(match[1]), "rate"), micros(match[2], "rate")
 
 
-def _checked(count: object, argument: str) -> int:
+def _check(count: object, argument: str) -> int:
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count < 1 << 31:
         raise ConfigurationError(f"{argument}={count!r}: a number of keys, at least one.")
     return count

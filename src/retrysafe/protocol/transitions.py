@@ -162,12 +162,12 @@ _OVER = (EffectiveState.EXPIRED, EffectiveState.FORGOTTEN)
 """The work that a key stood for is over: a claim of it is new work."""
 
 
-def started_before(seen: Record) -> int:
+def count_started(seen: Record) -> int:
     """Count the attempts of the same intent that were started before a claim on ``seen``."""
     return 0 if seen.effective_state_at(seen.now) in _OVER else seen.attempts
 
 
-def kept_fingerprint(request: ClaimRequest, seen: Record) -> bytes:
+def merge_fingerprint(request: ClaimRequest, seen: Record) -> bytes:
     """The fingerprint after a claim on ``seen``: a claim without a payload does not erase the one that is there."""
     fresh = seen.effective_state_at(seen.now) in _OVER
     return request.fingerprint if fresh else request.fingerprint or seen.fingerprint
@@ -180,9 +180,9 @@ def claim_again(record: Record, request: ClaimRequest, seen: Record, now: Micros
     """
     check(Transition.CLAIM, record.effective_state_at(now))
     _match_seen(record, seen)
-    token, before = next_token(record.token, now), started_before(seen)
+    token, before = next_token(record.token, now), count_started(seen)
     return first_claim(request, now)._replace(
-        fingerprint=kept_fingerprint(request, seen),
+        fingerprint=merge_fingerprint(request, seen),
         token=token,
         attempts=before + 1,
         created=record.created if before else token,
@@ -195,7 +195,7 @@ def settle(record: Record, held: Ownership, event: Transition, result: StoredRes
     rule = check(event, record.effective_state_at(now))
     _match_owner(record, held)
     assert rule.target is not None
-    return _written(record, rule.target, result, held.clocks, now)
+    return _write(record, rule.target, result, held.clocks, now)
 
 
 def resolve(
@@ -208,18 +208,18 @@ def resolve(
     rule = check(event, record.effective_state_at(now))
     _match_seen(record, seen)
     assert rule.target is not None
-    return _written(record, rule.target, result, clocks, now)
+    return _write(record, rule.target, result, clocks, now)
 
 
 def renew(record: Record, held: Ownership, now: Micros) -> Record:
     """The record with its lease extended from now."""
     check(Transition.RENEW, record.effective_state_at(now))
     _match_owner(record, held)
-    renewed = _written(record, State.RUNNING, record.result, held.clocks, now)
+    renewed = _write(record, State.RUNNING, record.result, held.clocks, now)
     return renewed._replace(lease_until=now + held.clocks.lease + held.clocks.margin)
 
 
-def _written(record: Record, target: State, result: StoredResult | None, clocks: Clocks, now: Micros) -> Record:
+def _write(record: Record, target: State, result: StoredResult | None, clocks: Clocks, now: Micros) -> Record:
     key, boundary, scope, operation, fingerprint, _, attempt, token, attempts, effects, lease, created = record[:12]
     return Record(  # by place, as above
         key,

@@ -39,7 +39,7 @@ from retrysafe.errors import (
     StoreUnavailable,
 )
 from retrysafe.messaging.errors import MessageDead
-from retrysafe.messaging.inbox.attempts import Attempt, HandlerSettings, Identity, error_text, pause
+from retrysafe.messaging.inbox.attempts import HandlerSettings, Identity, InboxAttempt, error_text, pause
 from retrysafe.messaging.inbox.dead_letters import Letters
 from retrysafe.messaging.inbox.handler import Handler
 from retrysafe.messaging.inbox.procedures import HandlerOutcome
@@ -128,7 +128,7 @@ class Reply(NamedTuple):
     pause: float
 
 
-class TaskAttempt(Attempt):
+class TaskAttempt(InboxAttempt):
     """One delivery of one task."""
 
     def __init__(self, setting: HandlerSettings, guarded: Guarded, source: str, call: Call, *, kept: bool) -> None:
@@ -230,10 +230,10 @@ class TaskHandler(Handler[..., Any]):
     def _attempt(self, call: Call) -> TaskAttempt:
         return TaskAttempt(self.setting, self._guarded, self._source, call, kept=self.keeps)
 
-    def _conclude(self, attempt: Attempt, end: HandlerOutcome) -> HandleResult:
+    def _conclude(self, attempt: InboxAttempt, end: HandlerOutcome) -> HandleResult:
         return super()._conclude(attempt, end) if self.keeps else self._report(attempt, _unkept(end))
 
-    async def _aconclude(self, attempt: Attempt, end: HandlerOutcome) -> HandleResult:
+    async def _aconclude(self, attempt: InboxAttempt, end: HandlerOutcome) -> HandleResult:
         return await super()._aconclude(attempt, end) if self.keeps else self._report(attempt, _unkept(end))
 
 

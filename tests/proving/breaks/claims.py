@@ -35,14 +35,14 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a lease that could not be renewed is believed in after its end",
-        "claims.lease:Lease.is_held",
+        "claims.lease:LeaseTerm.is_held",
         always("until"),
         (f"{HEARTBEAT}::test_a_lease_that_could_not_be_renewed_is_not_held_when_its_time_is_over",),
         rows=(20,),
     ),
     Break(
         "async work goes on without its lease",
-        "claims.lease:Lease.lose",
+        "claims.lease:LeaseTerm.lose",
         skipping("cancel"),
         (f"{HEARTBEAT}::test_async_work_is_stopped_when_its_lease_is_lost[sqlite]",),
         rows=(20,),
@@ -101,7 +101,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "an encrypted answer opens in another record",
-        "claims.encryption:_associated",
+        "claims.encryption:_associate",
         without("key"),
         (f"{ENCRYPTION}::test_an_answer_that_is_copied_to_another_record_does_not_open[other0]",),
         rows=(74,),

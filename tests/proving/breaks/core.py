@@ -25,7 +25,7 @@ TWO_VERSIONS = "tests/faults/test_two_versions.py"
 BREAKS: list[Break] = [
     Break(
         "an attempt does not know its own record",
-        "protocol.procedures:judged",
+        "protocol.procedures:judge_claim",
         never("attempt"),
         (
             f"{MESSAGES}::test_a_claim_whose_reply_is_lost_is_recognised",

@@ -53,7 +53,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "messages are acknowledged when they are received",
-        "messaging.subscription.working:Run.add",
+        "messaging.subscription.working:SubscriptionRun.add",
         first("self._settled += deliveries\nself._acking.set()"),
         (
             f"{SUBSCRIPTION}::test_stop_lets_what_is_being_handled_end_and_gives_the_rest_back",
@@ -91,7 +91,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "an outage spends the attempts of messages",
-        "messaging.inbox.attempts:Attempt.outcome_of",
+        "messaging.inbox.attempts:InboxAttempt.outcome_of",
         never("is_unavailable"),
         (f"{INBOX}::test_services_of_a_handler_may_be_away_for_any_time[sqlite-handler-a connection that ended]",),
         rows=(53,),

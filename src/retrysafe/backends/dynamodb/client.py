@@ -202,11 +202,11 @@ def _each_value(node: Any, change: Any) -> Any:
 
 
 def _to_python(value: Any) -> Any:
-    return lazy.boto3.dynamodb.types.TypeDeserializer().deserialize(value)
+    return library("boto3.dynamodb.types", "dynamodb").TypeDeserializer().deserialize(value)
 
 
 def _to_wire(value: Any) -> Any:
-    return lazy.boto3.dynamodb.types.TypeSerializer().serialize(value)
+    return library("boto3.dynamodb.types", "dynamodb").TypeSerializer().serialize(value)
 
 
 class DynamodbClient:
@@ -229,7 +229,7 @@ class DynamodbClient:
         waits = pauses(self._patience)
         while True:
             try:
-                return self._performed(request)
+                return self._perform(request)
             except ClientError as error:
                 pause = next(waits, None) if _code(error) in TURNED_AWAY else None
                 if pause is None:
@@ -238,7 +238,7 @@ class DynamodbClient:
                 _failed(error)
             time.sleep(pause)
 
-    def _performed(self, request: Call) -> Answer:
+    def _perform(self, request: Call) -> Answer:
         if request.waits:
             self._client.get_waiter(request.operation).wait(**request.arguments)
             return Answer(None, {})
@@ -292,7 +292,7 @@ class AsyncDynamodbClient:
         waits = pauses(self._access.patience)
         while True:
             try:
-                return await self._performed(self._client or await self._opened(), request)
+                return await self._perform(self._client or await self._opened(), request)
             except ClientError as error:
                 pause = next(waits, None) if _code(error) in TURNED_AWAY else None
                 if pause is None:
@@ -301,7 +301,7 @@ class AsyncDynamodbClient:
                 _failed(error)
             await asyncio.sleep(pause)
 
-    async def _performed(self, client: Any, request: Call) -> Answer:
+    async def _perform(self, client: Any, request: Call) -> Answer:
         if request.waits:
             await client.get_waiter(request.operation).wait(**request.arguments)
             return Answer(None, {})

@@ -104,7 +104,7 @@ class Table:
         elif not self._is_ours(table):
             raise ConfigurationError(f"store=: {self._other_key(table)}")
         yield from ask(Ask(Call("table_exists", self._waiting(), waits=True), _ignore))
-        told = yield from ask(Ask(self._describe_ttl(), _told_ttl))
+        told = yield from ask(Ask(self._describe_ttl(), _tell_ttl))
         status, attribute = told.get("TimeToLiveStatus"), told.get("AttributeName")
         if status in _ON and attribute != TTL:
             raise ConfigurationError(
@@ -143,7 +143,7 @@ def _described(answer: Answer) -> Mapping[str, Any] | None:
     return None if answer.refused is not None else answer.response["Table"]
 
 
-def _told_ttl(answer: Answer) -> Mapping[str, Any]:
+def _tell_ttl(answer: Answer) -> Mapping[str, Any]:
     description: Mapping[str, Any] = answer.response.get("TimeToLiveDescription", {})
     return description
 
@@ -176,7 +176,7 @@ def _replicas(table: Mapping[str, Any]) -> list[Finding]:
 def _ttl_findings(answer: Answer) -> list[Finding]:
     if answer.refused is not None:
         return []
-    told = _told_ttl(answer)
+    told = _tell_ttl(answer)
     if told.get("TimeToLiveStatus") in _ON and told.get("AttributeName") == TTL:
         return [Finding("fact", "time to live", "on")]
     text = f"The time to live of the table is not on for {TTL!r}: records are never removed. Run retrysafe migrate."

@@ -27,14 +27,14 @@ def age(store: DynamodbStore, keys: Collection[bytes], micros: Micros) -> Aged:
     for key in keys:
         reading = store.read(key)
         item = {name: reading.request.arguments[name] for name in ("TableName", "Key")}
-        for shifted in (_shifted(micros), _begun(micros)):
+        for shifted in (_shift(micros), _begun(micros)):
             yield Ask(Call("update_item", {**item, **shifted}, CONDITION), nothing)
         yield Ask(reading.request, lambda answer, reading=reading: parse(reading.parse(answer)))  # type: ignore[misc]
         if record is not None and record.effective_state is EffectiveState.FORGOTTEN:
             yield Ask(Call("delete_item", item), nothing)
 
 
-def _shifted(micros: Micros) -> dict[str, Any]:
+def _shift(micros: Micros) -> dict[str, Any]:
     update = "SET " + ", ".join(f"#{name} = #{name} - :by" for name in INSTANTS if name != "created")
     return expressed({"by": micros}, UpdateExpression=update, ConditionExpression="attribute_exists(key_hash)")
 

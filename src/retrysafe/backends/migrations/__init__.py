@@ -34,10 +34,10 @@ def choose(dialect: str, partitions: int | None = None) -> tuple[Migration, ...]
         raise ConfigurationError(f"--partitions is for PostgreSQL; a {dialect} store has one table.")
     if not 2 <= partitions <= MOST_PARTITIONS or partitions & (partitions - 1):
         raise ConfigurationError(f"--partitions is a power of two from 2 to {MOST_PARTITIONS}, such as 16.")
-    return tuple(_partitioned(migration, partitions) for migration in load(dialect))
+    return tuple(_partition(migration, partitions) for migration in load(dialect))
 
 
-def _partitioned(migration: Migration, count: int) -> Migration:
+def _partition(migration: Migration, count: int) -> Migration:
     statements: list[str] = []
     for statement in migration.statements:
         if not statement.startswith(_TABLE):
@@ -59,10 +59,10 @@ def dialects() -> tuple[str, ...]:
 
 def forward(dialect: str, version: int) -> tuple[str, ...]:
     """Return the statements of one migration, and the one that records it."""
-    return _recorded(_migration(dialect, version))
+    return _record(_migration(dialect, version))
 
 
-def _recorded(migration: Migration) -> tuple[str, ...]:
+def _record(migration: Migration) -> tuple[str, ...]:
     record = f"INSERT INTO retrysafe_schema (version, name) VALUES ({migration.version}, '{migration.name}')"
     return (*migration.statements, record)
 
@@ -86,5 +86,5 @@ def script(dialect: str, after: int = 0, partitions: int | None = None) -> str:
     for migration in choose(dialect, partitions):
         if migration.version > after:
             parts += [f"-- {migration.version:04d} {migration.name}"]
-            parts += [f"{statement};" for statement in _recorded(migration)]
+            parts += [f"{statement};" for statement in _record(migration)]
     return "\n".join([*parts, "COMMIT;"]) + "\n"

@@ -251,7 +251,7 @@ _LANES = (
 )
 
 
-def _resized(kind: str) -> str:
+def _resize(kind: str) -> str:
     columns = (
         "message_id {0} NOT NULL, message_key {0}, message_type {0} NOT NULL, source {0} NOT NULL, headers {0} NOT NULL"
     )
@@ -274,7 +274,7 @@ _NAMES = (
     RenameColumn("retrysafe_outbox_relays", "since", "started_at"),
     RenameColumn("retrysafe_outbox_relays", "seen", "last_seen_at"),
     # Brokers of others bring attributes of more than 64 KiB, which must not be undeliverable for ever.
-    Statements("mysql", (_resized("MEDIUMTEXT"),), (_resized("TEXT"),)),
+    Statements("mysql", (_resize("MEDIUMTEXT"),), (_resize("TEXT"),)),
 )
 _UNKNOWN = (
     # Unknown records, the oldest first: an operator finds and counts them without a look at the others. They are few;

@@ -54,7 +54,7 @@ def wants_restart(error: BaseException) -> bool:
 
 
 @contextmanager
-def _translated(*, joined: bool) -> Iterator[None]:
+def _translate(*, joined: bool) -> Iterator[None]:
     """Raise errors of ours; outside of a transaction, an upsert that met another one is answered by nothing."""
     try:
         yield
@@ -99,7 +99,7 @@ class Executor(Conversation):
     def _perform(self, asked: Call | float) -> Any:
         if not isinstance(asked, Call):
             return time.sleep(asked)
-        with _translated(joined=self.session is not None):
+        with _translate(joined=self.session is not None):
             return _read(_called(self, asked), list)
 
 
@@ -112,7 +112,7 @@ class AsyncExecutor(Conversation):
     async def _perform(self, asked: Call | float) -> Any:
         if not isinstance(asked, Call):
             return await asyncio.sleep(asked)
-        with _translated(joined=self.session is not None):
+        with _translate(joined=self.session is not None):
             answer = _called(self, asked)
             answer = await answer if hasattr(answer, "__await__") else answer  # beginning a transaction asks nothing
             read = _read(answer, lambda cursor: cursor.to_list())

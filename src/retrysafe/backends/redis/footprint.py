@@ -17,10 +17,10 @@ def redis(sizes: Sizes) -> Footprint:
         "Set maxmemory above this with maxmemory-policy noeviction: an evicted record runs its operation again.",
         "A fork for a snapshot may need as much memory again while much is written.",
     )
-    return Footprint(_allocated(value) + _KEY, 0, 900 + sizes.names + sizes.result, notes=notes, forgets=True)
+    return Footprint(_allocate(value) + _KEY, 0, 900 + sizes.names + sizes.result, notes=notes, forgets=True)
 
 
-def _allocated(size: int) -> int:
+def _allocate(size: int) -> int:
     """Return the bytes that jemalloc allocates for a size: it has four classes from each power of two to the next."""
     step = max(16, 1 << max(0, (size - 1).bit_length() - 3))
     return -(-size // step) * step

@@ -86,12 +86,12 @@ class RedisSteps:
 
     def insert(self, work: Work, row: StepRow, *, joined: bool) -> Ask[bool]:
         """Write a first row if the work is its claim's."""
-        return Ask(_script("insert", work, row.at, _packed(work, row)), bool)
+        return Ask(_script("insert", work, row.at, _pack(work, row)), bool)
 
     def change(self, work: Work, row: StepRow, before: StepState) -> Ask[bool]:
         """Write the next state of a row."""
         more = (_STATES.index(before), int(row.state is StepState.UNDONE))
-        return Ask(_script("change", work, row.at, _packed(work, row), *more), bool)
+        return Ask(_script("change", work, row.at, _pack(work, row), *more), bool)
 
     def drop(self, work: Work, at: At) -> Ask[bool]:
         """Remove a row that this attempt has started."""
@@ -106,7 +106,7 @@ class RedisSteps:
 
     def signal(self, work: Work, row: StepRow) -> Ask[bool]:
         """Write the row of a signal if the work has not ended."""
-        return Ask(_script("signal", work, row.at, _packed(work, row), work.generation), bool)
+        return Ask(_script("signal", work, row.at, _pack(work, row), work.generation), bool)
 
     def conclude(self, work: Work) -> list[Ask[None]]:
         """Let the hash expire with its record."""
@@ -157,7 +157,7 @@ def _script(name: str, work: Work, at: At = DECISION, packed: bytes = b"", *more
     )
 
 
-def _packed(work: Work, row: StepRow) -> bytes:
+def _pack(work: Work, row: StepRow) -> bytes:
     state, size = _STATES.index(row.state), len(row.fingerprint)
     return _HEAD.pack(state, work.token, row.place, row.undoable, size) + row.fingerprint + result_part(row.result)
 

@@ -30,7 +30,7 @@ from retrysafe.protocol.records import (
 )
 from retrysafe.protocol.requests import Ask
 from retrysafe.protocol.store import Capabilities
-from retrysafe.protocol.transitions import RULES, Transition, kept_fingerprint, started_before
+from retrysafe.protocol.transitions import RULES, Transition, count_started, merge_fingerprint
 
 _PREFIX, _SUFFIX = b"retrysafe:{", b"}"
 _PAGE = 500
@@ -144,8 +144,8 @@ class RedisStore:
 
     def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
         """Claim a record that is as seen and claimable."""
-        guard = (_sources(Transition.CLAIM), seen.attempt, seen.version, started_before(seen) + 1)
-        request = request._replace(fingerprint=kept_fingerprint(request, seen))
+        guard = (_sources(Transition.CLAIM), seen.attempt, seen.version, count_started(seen) + 1)
+        request = request._replace(fingerprint=merge_fingerprint(request, seen))
         return Ask(_script("take", request.key, (*_claim_args(request), *guard)), partial(record_of, request.key))
 
     def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:

@@ -27,7 +27,7 @@ BACKEND = BackendSpec(
         "mariadb+pymysql": "urls:pymysql",
         "mariadb+asyncmy": "urls:asyncmy",
     },
-    absolute="urls:anchored",
+    absolute="urls:anchor",
     alias="urls:django",
     accepts="a SQLAlchemy engine or sessionmaker, a pool of psycopg, asyncpg or asyncmy, a Django alias or connection",
     objects={

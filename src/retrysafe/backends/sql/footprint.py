@@ -56,7 +56,7 @@ def postgresql(sizes: Sizes) -> Footprint:
     if row <= _POSTGRESQL_INLINE:
         stored = _POSTGRESQL_PAGE / (_POSTGRESQL_PAGE // row)
     else:
-        stored = _POSTGRESQL_ROW + 12 + sizes.names + _toasted(sizes.result)
+        stored = _POSTGRESQL_ROW + 12 + sizes.names + _toast(sizes.result)
     log = 1600 + 1.4 * (sizes.names + sizes.result)
     notes = (
         "Leave half as much again for rows that wait for vacuum: a claim is inserted, updated and removed.",
@@ -65,7 +65,7 @@ def postgresql(sizes: Sizes) -> Footprint:
     return Footprint(stored, 90, log, notes=notes)
 
 
-def _toasted(result: int) -> float:
+def _toast(result: int) -> float:
     """Bytes of the TOAST pages for a result: its chunks, laid into pages one after another as rows are written."""
     tuples = [_CHUNK + _CHUNK_HEAD] * (result // _CHUNK) + [result % _CHUNK + _CHUNK_HEAD]
     pages, left = 0, 0

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from retrysafe.backends.sql.statements import limited_by, quota_params, want_params
+from retrysafe.backends.sql.statements import limit_by, quota_params, want_params
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.backends.sql.table import TABLE, allowed, any_of, columns
 from retrysafe.backends.sql.transactions import in_its_transaction, mark_of, marked
@@ -135,7 +135,7 @@ class MysqlStore(SqlStore):
         Not in one statement: an INSERT locks what it selects, and two claims of a scope would wait for each other.
         """
         params = want_params(request) | quota_params(allowance)
-        used_up = self.query(self._used_up_sql[limited_by(allowance)], params, writes=False)
+        used_up = self.query(self._used_up_sql[limit_by(allowance)], params, writes=False)
         if request.transactional:
             insert = self._at_once(request, self._gated_counted_insert_sql, params)
             return marked(mark_of(request), used_up._replace(otherwise=insert))
@@ -197,7 +197,7 @@ class MysqlStore(SqlStore):
     ) -> Query:
         """The clock in its place; bytes as digits, which every driver sends alike."""
         digits = {name: value.hex() if isinstance(value, bytes) else value for name, value in params.items()}
-        return Query(_spelled(sql, self.clock, self.NOW), digits, otherwise, writes)
+        return Query(_spell(sql, self.clock, self.NOW), digits, otherwise, writes)
 
     def along(self, table: str, places: Mapping[str, str], start: str, index: str) -> tuple[str, str]:
         """Force MySQL to use the index."""
@@ -257,7 +257,7 @@ class MysqlStore(SqlStore):
 
 
 @lru_cache(maxsize=512)
-def _spelled(sql: str, clock: str, now: str) -> str:
+def _spell(sql: str, clock: str, now: str) -> str:
     return sql.replace(f", {clock}", "").replace("t.now", now)
 
 

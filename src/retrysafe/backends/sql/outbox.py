@@ -11,7 +11,7 @@ from retrysafe.backends.sql.store import SqlStore
 from retrysafe.backends.sql.table import TABLE as RECORDS
 from retrysafe.protocol.messages import Envelope, Look, Queued
 from retrysafe.protocol.ordering import bucket, lane
-from retrysafe.protocol.outbox_walk import NOTHING, Most, Passed, Released, Row, Span, Stretch
+from retrysafe.protocol.outbox_walk import NOTHING, Most, OutboxRow, Passed, ReadSpan, Released, Stretch
 from retrysafe.protocol.publish_policy import Death, Delay
 from retrysafe.protocol.records import Ownership
 from retrysafe.protocol.requests import Ask, Rows
@@ -143,7 +143,7 @@ class SqlOutbox:
         )
         return Ask(self._store.query(sql, {"key": held.key, "attempt": held.attempt, "token": held.token}), _any)
 
-    def due(self, number: int, span: Span, most: Most) -> Ask[Stretch]:
+    def due(self, number: int, span: ReadSpan, most: Most) -> Ask[Stretch]:
         """Rows of a bucket from ``span.start`` on, and of those that may leave the oldest, within these bounds.
 
         None may that is behind one of its lane that waits, or is of a paused topic; none that has one of its lane
@@ -171,7 +171,7 @@ class SqlOutbox:
             unless = [*unless, f"coalesce(({head}), {p('token', 'start')}) < {p('token', 'start')}"]
         return self._stretch(found, f"p.bucket = {p('bucket')}", unless)
 
-    def lane(self, number: int, of: int, span: Span, most: Most) -> Ask[Stretch]:
+    def lane(self, number: int, of: int, span: ReadSpan, most: Most) -> Ask[Stretch]:
         """`due` for one lane alone, up to ``span.end``."""
         params = {"bucket": number, "lane": of, "start": span.start, "end": span.end, "span_rows": span.span_rows}
         params |= _bounds(most)
@@ -189,7 +189,7 @@ class SqlOutbox:
         wanted = f"p.bucket = {p('bucket')} AND p.lane = {p('token', 'lane')} AND p.id <= {p('token', 'end')}"
         return self._stretch(found, wanted, unless)
 
-    def _unless(self, span: Span, params: dict[str, Any]) -> list[str]:
+    def _unless(self, span: ReadSpan, params: dict[str, Any]) -> list[str]:
         """Name why a row may not leave, whatever is before it and waits; and add the parameters of that."""
         unless: list[str] = []
         for column, values in self.only.items():
@@ -220,6 +220,9 @@ class SqlOutbox:
         p, size = self._store.p, self._store.BYTES
         source, order = found
         takes = f"j.free = 1 AND j.place <= {p('limit', 'of_lane')}"
+        taken = (
+            f" AND {takes} AND j.taken <= {p('limit')} AND (j.upto <= {p('limit', 'span_bytes')} OR j.upto = j.size)"
+        )
         unless = (self._is_blocked(), self._is_paused(), *unless)
         return (
             f"WITH page AS (SELECT o.id, o.bucket, o.lane, o.topic, o.source, o.created, "
@@ -234,9 +237,8 @@ class SqlOutbox:
             f"sum(CASE WHEN {takes} THEN j.size ELSE 0 END) OVER (ORDER BY j.id) AS upto FROM placed AS j) "
             f"SELECT j.id, j.lane, j.created, j.free, j.together, j.read_at, {_SELECTED}, "
             "coalesce(w.started, 0), coalesce(w.finished, 0), w.id "
-            f"FROM summed AS j LEFT JOIN {TABLE} AS o ON o.id = j.id AND {takes} AND j.taken <= {p('limit')} "
-            f"AND (j.upto <= {p('limit', 'span_bytes')} OR j.upto = j.size) "
-            f"LEFT JOIN {TABLE}_attempts AS w ON w.id = o.id ORDER BY j.id"
+            f"FROM summed AS j {self._store.beside(TABLE, 'o', 'j.id', taken)} "
+            f"{self._store.beside(f'{TABLE}_attempts', 'w', 'o.id')} ORDER BY j.id"
         )
 
     def _topics(self) -> str:
@@ -297,13 +299,11 @@ class SqlOutbox:
         """Remove what has left; ``keep``: to the table of what was published."""
         if not queue:
             return []
-        where, ids = self._ids(queue)
+        where, ids = self._messages(queue)
         asks = [self._copy("published", where, ids, {"published": self._store.NOW})] if keep else []
         asks.append(self._delete(TABLE, where, ids))
         noted = [queued for queued in queue if queued.noted]
-        if len(noted) < len(queue):
-            where, ids = self._ids(noted)
-        return [*asks, self._delete(f"{TABLE}_attempts", where, ids)] if noted else asks
+        return [*asks, self._delete(f"{TABLE}_attempts", *self._ids(noted))] if noted else asks
 
     def delay(self, delay: Delay) -> list[Ask[None]]:
         """Let a message, and with it its lane, wait."""
@@ -325,9 +325,9 @@ class SqlOutbox:
             "dead_at": self._store.NOW,
         }
         counts = {"started": max(queued.started, queued.finished + 1), "finished": queued.finished + 1}
-        where, ids = self._ids([queued])
+        where, ids = self._messages([queued])
         copied = self._copy("dead", where, {**ids, **counts, "error": death.error}, more)
-        return [copied, self._delete(TABLE, where, ids), self._delete(f"{TABLE}_attempts", where, ids)]
+        return [copied, self._delete(TABLE, where, ids), self._delete(f"{TABLE}_attempts", *self._ids([queued]))]
 
     def _trouble(self, queued: Queued, started: int, finished: int, micros: int | None, error: str) -> Ask[None]:
         p = self._store.p
@@ -347,6 +347,9 @@ class SqlOutbox:
 
     def _delete(self, table: str, where: str, ids: Mapping[str, Any]) -> Ask[None]:
         return self._write(f"DELETE FROM {table} WHERE {where}", ids)
+
+    def _messages(self, queue: Sequence[Queued]) -> tuple[str, dict[str, Any]]:
+        return self._store.numbered(TABLE, [queued.id for queued in queue])
 
     def _ids(self, queue: Sequence[Queued]) -> tuple[str, dict[str, Any]]:
         among, params = self._store.among("token", "id", [queued.id for queued in queue])
@@ -381,7 +384,7 @@ def _buckets(answer: Rows) -> list[int]:
 
 def _stretch(answer: Rows) -> Stretch:
     rows = [
-        Row(int(id_), int(of), int(created), int(free) == 1, int(number))
+        OutboxRow(int(id_), int(of), int(created), int(free) == 1, int(number))
         for id_, of, created, free, number, *_ in answer.rows
     ]
     queue = [_message_of(row) for row in answer.rows if row[6] is not None]

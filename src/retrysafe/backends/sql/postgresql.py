@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, ClassVar, TypeVar
 
 from retrysafe.backends.sql import reading
 from retrysafe.backends.sql.drivers.base import under_tenant
-from retrysafe.backends.sql.statements import limited_by, quota_params, want_params
+from retrysafe.backends.sql.statements import limit_by, quota_params, want_params
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.backends.sql.table import COLUMNS, TABLE, allowed, columns
 from retrysafe.protocol.records import (
@@ -79,7 +79,7 @@ def _at_home(answer: Rows) -> Rows:
     return answer
 
 
-def _changed_at_home(answer: Rows) -> bool:
+def _change_at_home(answer: Rows) -> bool:
     """Tell whether a record was changed; raise an error, which undoes it, if that was under the schema of a tenant."""
     if any(row[0] for row in answer.rows):
         raise under_tenant(_ELSEWHERE, ended=True)
@@ -123,6 +123,9 @@ _ONE_ROW = "{0} || '' = {0}"
 """True, and rare by the estimate of the server: so it looks up row after row by the index, and has one plan for all
 lengths. By the length that it sees or guesses, it would read a table without statistics, as a new one is, from end to
 end for each statement."""
+_BY_NUMBER = "{0} AS {1} WHERE {1}.id >= {2} AND {1}.id <= {2}{3} ORDER BY {1}.id LIMIT 1"
+"""One row, by the index of ids. Of a table whose removed rows a snapshot keeps, statistics say that it is empty. To
+walk through any index with that column costs as much as to look up one id, unless an order is wanted that one has."""
 
 CHANNEL = "retrysafe_outbox"
 """On which relays listen. Channels are the database's: relays of another schema only look once more than they must."""
@@ -201,8 +204,8 @@ class PostgresqlStore(SqlStore):
             for gated in (False, True)
         }
         self._gated_take_sql = self._take_sql[True].replace(" RETURNING ", f" RETURNING {_NUMBER}, ", 1)
-        self._gated_read_sql = _numbered(self.read_sql)
-        self._gated_usage_sql = {limited: _numbered(sql) for limited, sql in self._usage_sql.items()}
+        self._gated_read_sql = _number(self.read_sql)
+        self._gated_usage_sql = {limited: _number(sql) for limited, sql in self._usage_sql.items()}
         self._gates = Gates()
         self.home = None
         self._claims_sql = self._claims()
@@ -293,7 +296,7 @@ class PostgresqlStore(SqlStore):
         ask = super().settle(held, event, result)
         if held.transactional and not held.scoped:
             query = Query(self._home_settle_sql[event], {**ask.request.params, "home": self.home or ""})
-            return Ask(query, _changed_at_home)
+            return Ask(query, _change_at_home)
         return ask if held.transactional else Ask(ask.request._replace(merged=self._settles_sql[event]), ask.parse)
 
     def _counting(self, ask: Ask[R]) -> Ask[R]:
@@ -324,7 +327,7 @@ class PostgresqlStore(SqlStore):
 
     def counted_claim_query(self, request: ClaimRequest, allowance: Allowance) -> Query:
         """`claim_query` with a quota: no row for the read either means no room. A closed gate is judged first."""
-        limited, params = limited_by(allowance), self._wanted(request) | quota_params(allowance)
+        limited, params = limit_by(allowance), self._wanted(request) | quota_params(allowance)
         own = request.transactional
         usage = Query((self._gated_usage_sql if own else self._usage_sql)[limited], params, writes=False)
         read = Query(self._gated_read_sql if own else self.read_sql, params, usage, writes=False)
@@ -339,6 +342,17 @@ class PostgresqlStore(SqlStore):
         """The condition, behind an expression, that it is in an array; see `_GUESSED`."""
         cast = self.CASTS[kind]
         return f"= ANY (CAST(:{name} AS {cast}[]) || array_fill(CAST(NULL AS {cast}), '{{{_GUESSED}}}'))"
+
+    def beside(self, table: str, name: str, number: str, only: str = "") -> str:
+        """See `_BY_NUMBER`."""
+        return (
+            f"LEFT JOIN LATERAL (SELECT {name}.* FROM {_BY_NUMBER.format(table, name, number, only)}) AS {name} ON true"
+        )
+
+    def numbered(self, table: str, ids: Sequence[int]) -> tuple[str, dict[str, Any]]:
+        """By the places of the rows, since no id is looked up otherwise: for rows that are never changed."""
+        one = f"SELECT o.ctid FROM {_BY_NUMBER.format(table, 'o', 'n.id', '')}"
+        return f"ctid = ANY (ARRAY(SELECT ({one}) FROM unnest(CAST(:ids AS bigint[])) AS n (id)))", {"ids": list(ids)}
 
     def rows_of(self, keys: Sequence[bytes], fingerprints: Sequence[bytes]) -> tuple[str, dict[str, Any]]:
         """Two parameters for all rows, for the reason given at `among`."""
@@ -487,7 +501,7 @@ class PostgresqlStore(SqlStore):
     ISOLATION = "SELECT current_setting('transaction_isolation')"
 
 
-def _numbered(select: str) -> str:
+def _number(select: str) -> str:
     return select.replace("SELECT ", f"SELECT {_NUMBER}, ", 1)
 
 

@@ -54,7 +54,7 @@ def _record_of(row: Any) -> Record:
     return Record._make((*fields, stored, int(now)))
 
 
-def changed_one(answer: Rows) -> bool:
+def has_changed_one(answer: Rows) -> bool:
     """Tell whether one row was changed."""
     return answer.affected == 1
 

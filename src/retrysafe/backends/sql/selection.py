@@ -78,11 +78,11 @@ def page(store: SqlStatements, wanted: Filter, cursor: str | None, limit: int) -
     end = ", ".join(f"y.{name}" if name in ("key_hash", "updated") else "NULL" for name in COLUMNS)
     last = f"SELECT r.key_hash, r.updated FROM looked AS r ORDER BY {walk.ordered(' DESC')} LIMIT 1"
     sql = (
-        f"WITH looked AS ({_looked(store, walk, COLUMNS)}) SELECT x.* FROM ({rows}) AS x "
+        f"WITH looked AS ({_look(store, walk, COLUMNS)}) SELECT x.* FROM ({rows}) AS x "
         f"UNION ALL SELECT {end}, (SELECT count(*) FROM looked) FROM ({last}) AS y"
     )
     query = store.query(sql, {**walk.params, **params, "limit": limit, "span": SPAN}, writes=False)
-    return Ask(query, lambda answer: _bounded_page(answer, walk, limit))
+    return Ask(query, lambda answer: _bound_page(answer, walk, limit))
 
 
 def conditions_of(store: SqlStatements, wanted: Filter) -> tuple[str, dict[str, Any]]:
@@ -103,7 +103,7 @@ def _count(store: SqlStatements, wanted: Filter, walk: IndexWalk, most: int) -> 
     conditions, params = _conditions(store, wanted, walk)
     read = _COUNTED if walk.by_age else _JUDGED if conditions else walk.order
     sql = (
-        f"WITH looked AS ({_looked(store, walk, read)}) "
+        f"WITH looked AS ({_look(store, walk, read)}) "
         f"SELECT (SELECT count(*) FROM looked AS r, {store.clock} WHERE {conditions or '1 = 1'}), "
         "(SELECT count(*) FROM looked)"
     )
@@ -116,7 +116,7 @@ def _count(store: SqlStatements, wanted: Filter, walk: IndexWalk, most: int) -> 
     return Ask(query, parse)
 
 
-def _looked(store: SqlStatements, walk: IndexWalk, read: Iterable[str]) -> str:
+def _look(store: SqlStatements, walk: IndexWalk, read: Iterable[str]) -> str:
     names = ", ".join(f"NULL AS {name}" if name in _UNREAD else f"r.{name}" for name in read)
     return (
         f"SELECT {names} FROM {TABLE} AS r WHERE {walk.within} ORDER BY {walk.ordered()} "
@@ -200,7 +200,7 @@ def _page(answer: Rows, walk: IndexWalk, limit: int) -> Page:
     return Page(found, _cursor(walk, found[-1].key, found[-1].updated) if len(found) == limit else walk.then)
 
 
-def _bounded_page(answer: Rows, walk: IndexWalk, limit: int) -> Page:
+def _bound_page(answer: Rows, walk: IndexWalk, limit: int) -> Page:
     """The page of a filter; the last row is the last record that was looked at, and how many they were."""
     state = COLUMNS.index("state")
     found = _page(Rows([row for row in answer.rows if row[state] is not None], answer.affected), walk, limit)

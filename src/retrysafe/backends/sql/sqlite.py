@@ -74,7 +74,7 @@ class SqliteStore(SqlStore):
         """Insert a first record, of which only the time comes back, or return the record that is there."""
         if request.quota is not None:
             return super().claim(request)
-        return Ask(self.claim_query(request), lambda answer: _inserted_or_met(answer, request))
+        return Ask(self.claim_query(request), lambda answer: _insert_or_meet(answer, request))
 
     def claim_query(self, request: ClaimRequest) -> Query:
         """In a transaction: mark it first."""
@@ -106,7 +106,7 @@ def _of_values(insert: str) -> str:
     return insert.replace(" SELECT ", " VALUES (", 1).replace(" WHERE true ", ") ", 1)
 
 
-def _inserted_or_met(answer: Rows, request: ClaimRequest) -> Record | None:
+def _insert_or_meet(answer: Rows, request: ClaimRequest) -> Record | None:
     if answer.rows and len(answer.rows[0]) == 1:
         return first_claim(request, answer.rows[0][0])
     return reading.record(answer)

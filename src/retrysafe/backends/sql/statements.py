@@ -54,7 +54,7 @@ Limited = tuple[bool, bool]
 LIMITED: tuple[Limited, ...] = ((True, False), (False, True), (True, True))
 
 
-def limited_by(allowance: Allowance) -> Limited:
+def limit_by(allowance: Allowance) -> Limited:
     return allowance.rate is not None, allowance.outstanding is not None
 
 
@@ -111,6 +111,15 @@ class SqlStatements:
         order = ", ".join(f"o.{name}" for name in (*places, "id"))
         end = "".join(f" AND o.{name} <= {value}" for name, value in places.items()) if len(places) == 1 else ""
         return f"{table} AS o WHERE ({order}) >= ({', '.join(places.values())}, {start}){end}", order
+
+    def beside(self, table: str, name: str, number: str, only: str = "") -> str:
+        """Join to each row the one of a table with this id, if it is there and ``only`` holds."""
+        return f"LEFT JOIN {table} AS {name} ON {name}.id = {number}{only}"
+
+    def numbered(self, table: str, ids: Sequence[int]) -> tuple[str, dict[str, Any]]:
+        """The condition that a row of the table, which is never changed, has one of these ids; and its parameters."""
+        among, params = self.among("token", "id", ids)
+        return f"id {among}", params
 
     def upsert(self, key: str, columns: Iterable[str]) -> str:
         """The end of an INSERT that changes these columns of the row which is there."""

@@ -109,18 +109,18 @@ class SqlSteps:
         """One INSERT; the row that says that the run goes back keeps the record as it is meanwhile."""
         held = work.held is not None
         sql = self.decision_sql if held and row.at == DECISION else self.inserts[held, joined]
-        gate = {"gate": _gate(work, row.at)} if joined and self.GATE else {}
+        gate: dict[str, Any] = {"gate": _gate(work, row.at)} if joined and self.GATE else {}
         return self._query(sql, work, row.at, row, **gate)
 
     def change(self, work: Work, row: StepRow, before: StepState) -> Ask[bool]:
         """Write the next state of a row."""
         owned = row.state is StepState.UNDONE and work.held is not None
         sql = self.undo_sql if owned else self.change_sql
-        return Ask(self._query(sql, work, row.at, row, before=before.value), reading.changed_one)
+        return Ask(self._query(sql, work, row.at, row, before=before.value), reading.has_changed_one)
 
     def drop(self, work: Work, at: At) -> Ask[bool]:
         """Remove a row that this attempt has started."""
-        return Ask(self._query(self.drop_sql, work, at), reading.changed_one)
+        return Ask(self._query(self.drop_sql, work, at), reading.has_changed_one)
 
     def find(self, work: Work, at: At) -> Ask[FoundRow]:
         """Return a row; without one, ask for the record instead, which has a column less."""
@@ -129,7 +129,7 @@ class SqlSteps:
 
     def signal(self, work: Work, row: StepRow) -> Ask[bool]:
         """Write the row of a signal if the work has not ended."""
-        return Ask(self._query(self.insert_signal, work, row.at, row), reading.changed_one)
+        return Ask(self._query(self.insert_signal, work, row.at, row), reading.has_changed_one)
 
     def conclude(self, work: Work) -> list[Ask[None]]:
         """Nothing: a sweep removes them."""

@@ -9,7 +9,7 @@ from retrysafe.backends.sql import reading, selection
 from retrysafe.backends.sql.statements import (
     LIMITED,
     SqlStatements,
-    limited_by,
+    limit_by,
     quota_params,
     result_params,
     seen_params,
@@ -33,7 +33,7 @@ from retrysafe.protocol.records import (
 )
 from retrysafe.protocol.requests import Ask, Query
 from retrysafe.protocol.store import Capabilities
-from retrysafe.protocol.transitions import RULES, Guard, Transition, kept_fingerprint, started_before
+from retrysafe.protocol.transitions import RULES, Guard, Transition, count_started, merge_fingerprint
 
 AT_ONCE = 1000
 """The number of archived records that one statement removes."""
@@ -97,7 +97,7 @@ class SqlStore(SqlStatements, SqlTransactions):
 
     def counted_claim_query(self, request: ClaimRequest, allowance: Allowance) -> Query:
         """`claim_query` with a quota: inserts only while there is room; no record afterwards means no room."""
-        limited, params = limited_by(allowance), want_params(request) | quota_params(allowance)
+        limited, params = limit_by(allowance), want_params(request) | quota_params(allowance)
         usage = self.query(self._usage_sql[limited], params, writes=False)
         read = self.query(self.read_sql, params, usage, writes=False)
         insert = self.query(self._counted_insert_sql[limited], params, read)
@@ -106,7 +106,7 @@ class SqlStore(SqlStatements, SqlTransactions):
     def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
         """Claim a record that is as seen and claimable."""
         params = want_params(request) | seen_params(seen)
-        params |= {"attempts": started_before(seen) + 1, "fingerprint": kept_fingerprint(request, seen)}
+        params |= {"attempts": count_started(seen) + 1, "fingerprint": merge_fingerprint(request, seen)}
         return Ask(self.query(self._take_sql[request.transactional], params), reading.record)
 
     def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
@@ -120,7 +120,7 @@ class SqlStore(SqlStatements, SqlTransactions):
             "home": None if held.scoped or not held.transactional else "",
             **result_params(result),
         }
-        return Ask(self.query(self._settle_sql[event, held.transactional], params), reading.changed_one)
+        return Ask(self.query(self._settle_sql[event, held.transactional], params), reading.has_changed_one)
 
     def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[bool]:
         """Settle a record that is as seen."""
@@ -131,7 +131,7 @@ class SqlStore(SqlStatements, SqlTransactions):
             **seen_params(seen),
             **result_params(result),
         }
-        return Ask(self.query(self._resolve_sql[event], params), reading.changed_one)
+        return Ask(self.query(self._resolve_sql[event], params), reading.has_changed_one)
 
     def renew(self, held: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
         """Extend leases, all in one statement, sorted by key so that two batches cannot deadlock."""

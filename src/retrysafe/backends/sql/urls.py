@@ -189,7 +189,7 @@ def _mysql_options(url: str) -> dict[str, Any]:
     return options
 
 
-def anchored(url: str) -> str:
+def anchor(url: str) -> str:
     """A SQLite URL with an absolute path: it must not follow the working directory to another file."""
     prefix, path = url[: len("sqlite:///")], url[len("sqlite:///") :]
     if prefix != "sqlite:///" or path.startswith(("/", ":memory:")) or not path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from retrysafe.protocol.checks import Check, Facts, Severity
@@ -63,8 +64,8 @@ class Row(NamedTuple):
     evidence: says what is wrong, with the names of those that fail for ``{}``.
     """
 
-    id: str
     severity: Severity
+    id: str
     kind: str
     fails: Callable[[Any], object]
     asks: str
@@ -77,6 +78,9 @@ class Row(NamedTuple):
         named = settings.items() if isinstance(settings, Mapping) else zip(settings, settings, strict=True)
         names = sorted(name for name, one in named if self.fails(one))
         return self.evidence.format(", ".join(names)) if names else None
+
+
+error, warning, note = (partial(Row, severity) for severity in (Severity.ERROR, Severity.WARNING, Severity.NOTE))
 
 
 def checks_of(page: str, *rows: Row) -> tuple[Check, ...]:

@@ -145,3 +145,8 @@ def _batches(entries: Sequence[PublishEntry], limits: BatchLimits) -> Iterator[l
         size += entry.size
     if batch:
         yield batch
+
+
+def error_text(error: BaseException) -> str:
+    """The type of an error, and its text if it has one."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -37,7 +37,7 @@ from retrysafe.messaging.inbox.message import InboxMessage, data_of
 from retrysafe.messaging.inbox.procedures import HandlerOutcome
 from retrysafe.messaging.inbox.stalls import Stalls
 from retrysafe.protocol import keys
-from retrysafe.protocol.exception_groups import every, leaves, unwrapped
+from retrysafe.protocol.exception_groups import every, leaves, unwrap
 from retrysafe.protocol.fingerprint import UNCHECKED, Fingerprint, of_parts
 from retrysafe.protocol.messages import Arrival, Envelope, distinct, legible, milliseconds_of
 from retrysafe.protocol.redelivery_policy import KILLS, SUSPECT, Counts, MessageOutcome, Trials, crash_pause, is_suspect
@@ -144,7 +144,7 @@ def arrival_of(setting: HandlerSettings, envelope: Envelope, identity: Identity)
     return Arrival(record_key, record_key, setting.entry.name, setting.consumer, envelope)
 
 
-class Attempt:
+class InboxAttempt:
     """One delivery of one message. ``alone``: whether nothing else is handled meanwhile, as far as its owner minds."""
 
     def __init__(
@@ -361,7 +361,7 @@ def pause(seconds: float) -> float:
 
 def error_text(error: BaseException) -> str:
     """An error in one line: its type, and its text if that can be read; of a group, those of its errors."""
-    error = unwrapped(error)
+    error = unwrap(error)
     if isinstance(error, BaseExceptionGroup):
         return f"{type(error).__name__}: {'; '.join(map(error_text, leaves(error)))}"
     text = "(its text could not be read)"

@@ -12,7 +12,7 @@ from retrysafe.claims.batch import BatchClaim
 from retrysafe.claims.decorator import refuse_unfinished
 from retrysafe.entrypoint import CODEC, in_thread
 from retrysafe.errors import OutcomeUnknown, Postponed, RetrysafeError, RetryTransaction
-from retrysafe.messaging.inbox.attempts import HANDLED, Attempt, HandlerSettings, handler_of
+from retrysafe.messaging.inbox.attempts import HANDLED, HandlerSettings, InboxAttempt, handler_of
 from retrysafe.messaging.inbox.batch_plan import BatchPart, BatchPlan, Broken, plan
 from retrysafe.messaging.inbox.dead_letters import Letters
 from retrysafe.messaging.inbox.handler import Handler
@@ -40,7 +40,7 @@ class _Batch(NamedTuple):
     """Messages that are tried together, by their places."""
 
     places: list[int]
-    attempts: list[Attempt]
+    attempts: list[InboxAttempt]
 
 
 class BatchHandler(Handler[P, R]):
@@ -147,7 +147,7 @@ class BatchHandler(Handler[P, R]):
 
     def _batch(self, deliveries: Sequence[Delivery], part: BatchPart) -> _Batch | Broken:
         """The attempts at the messages, if all can be claimed together: each has an id of its own."""
-        attempts = [Attempt(self.setting, deliveries[place].envelope) for place in part.places]
+        attempts = [InboxAttempt(self.setting, deliveries[place].envelope) for place in part.places]
         known: set[bytes] = set()
         for place, attempt in zip(part.places, attempts, strict=True):
             if attempt.identity.key is None or attempt.arrival.identity in known:
@@ -212,5 +212,5 @@ class _Progress:
             raise error
         return Broken(self.at)
 
-    def _of(self, attempt: Attempt) -> Decision:
+    def _of(self, attempt: InboxAttempt) -> Decision:
         return self._decisions[attempt.arrival.record_key]

@@ -20,7 +20,7 @@ from retrysafe.claims.holding import Lease
 from retrysafe.entrypoint import in_thread
 from retrysafe.errors import ConfigurationError, InProgress, LeaseLost, Postponed, RetrysafeError
 from retrysafe.messaging.inbox import procedures
-from retrysafe.messaging.inbox.attempts import Attempt, HandlerSettings
+from retrysafe.messaging.inbox.attempts import HandlerSettings, InboxAttempt
 from retrysafe.messaging.inbox.procedures import HandlerOutcome
 from retrysafe.protocol.messages import DeadLetter, InboxLetter, Turn
 from retrysafe.protocol.ordering import lane
@@ -212,8 +212,8 @@ async def _ahandle(setting: HandlerSettings, letters: Letters, letter: InboxLett
     return _report(setting, letter, end, handled)
 
 
-def _attempt(setting: HandlerSettings, letter: InboxLetter) -> Attempt:
-    return Attempt(setting, letter.arrival.envelope, late=is_late(letter.letter, setting.entry.window))
+def _attempt(setting: HandlerSettings, letter: InboxLetter) -> InboxAttempt:
+    return InboxAttempt(setting, letter.arrival.envelope, late=is_late(letter.letter, setting.entry.window))
 
 
 def is_late(letter: DeadLetter, window: float) -> bool:

@@ -13,7 +13,7 @@ from retrysafe.claims.observers import logger
 from retrysafe.entrypoint import in_thread
 from retrysafe.errors import ConfigurationError, Postponed, RetrysafeError
 from retrysafe.messaging.inbox import procedures
-from retrysafe.messaging.inbox.attempts import Attempt, HandlerSettings
+from retrysafe.messaging.inbox.attempts import HandlerSettings, InboxAttempt
 from retrysafe.messaging.inbox.dead_letters import Letters, aredrive, redrive
 from retrysafe.messaging.inbox.procedures import HandlerOutcome
 from retrysafe.protocol.messages import Delivery, Envelope
@@ -67,9 +67,9 @@ class Handler(Generic[P, R]):
         come again. Raises `ConfigurationError` and `SchemaOutdated` for faults of the set-up.
         """
         _require_envelope(envelope)
-        return self.carry_out(Attempt(self.setting, envelope, alone=alone), redelivered=redelivered)
+        return self.carry_out(InboxAttempt(self.setting, envelope, alone=alone), redelivered=redelivered)
 
-    def carry_out(self, attempt: Attempt, *, redelivered: bool) -> HandleResult:
+    def carry_out(self, attempt: InboxAttempt, *, redelivered: bool) -> HandleResult:
         """`handle` for an attempt that is made already."""
         end = self._begin(attempt) if redelivered else None
         if end is None:
@@ -87,9 +87,9 @@ class Handler(Generic[P, R]):
         if not self.is_async:
             return await in_thread(lambda: self.handle(envelope, redelivered=redelivered, alone=alone))
         _require_envelope(envelope)
-        return await self.acarry_out(Attempt(self.setting, envelope, alone=alone), redelivered=redelivered)
+        return await self.acarry_out(InboxAttempt(self.setting, envelope, alone=alone), redelivered=redelivered)
 
-    async def acarry_out(self, attempt: Attempt, *, redelivered: bool) -> HandleResult:
+    async def acarry_out(self, attempt: InboxAttempt, *, redelivered: bool) -> HandleResult:
         """`carry_out` for a coroutine function."""
         end = await self._abegin(attempt) if redelivered else None
         if end is None:
@@ -135,7 +135,7 @@ class Handler(Generic[P, R]):
 
     async def agive_up(self, envelope: Envelope, error: str) -> HandleResult:
         """Make a message whose attempt has failed with this error a dead letter, however many attempts it has left."""
-        attempt = Attempt(self.setting, envelope)
+        attempt = InboxAttempt(self.setting, envelope)
         end = HandlerOutcome(MessageOutcome.DEAD, error)
         if not self.is_async:
             return await in_thread(lambda: self._conclude(attempt, end))
@@ -147,29 +147,29 @@ class Handler(Generic[P, R]):
 
     # ------------------------------------------------------------ before
 
-    def _begin(self, attempt: Attempt) -> HandlerOutcome | None:
+    def _begin(self, attempt: InboxAttempt) -> HandlerOutcome | None:
         return self.letters.run(procedures.begin(self.letters.inbox, attempt))
 
-    async def _abegin(self, attempt: Attempt) -> HandlerOutcome | None:
+    async def _abegin(self, attempt: InboxAttempt) -> HandlerOutcome | None:
         return await self.letters.arun(procedures.begin(self.letters.inbox, attempt))
 
     # ------------------------------------------------------------ after
 
-    def _judge(self, attempt: Attempt, error: Exception | Postponed) -> HandlerOutcome:
+    def _judge(self, attempt: InboxAttempt, error: Exception | Postponed) -> HandlerOutcome:
         try:
             return _log_traceback(attempt, error, attempt.outcome_of(error))
         except RetrysafeError:
             self._withdraw(attempt)
             raise
 
-    async def _ajudge(self, attempt: Attempt, error: Exception | Postponed) -> HandlerOutcome:
+    async def _ajudge(self, attempt: InboxAttempt, error: Exception | Postponed) -> HandlerOutcome:
         try:
             return _log_traceback(attempt, error, attempt.outcome_of(error))
         except RetrysafeError:
             await self._awithdraw(attempt)
             raise
 
-    def _conclude(self, attempt: Attempt, end: HandlerOutcome) -> HandleResult:
+    def _conclude(self, attempt: InboxAttempt, end: HandlerOutcome) -> HandleResult:
         handled = HandleResult(end.became)
         if attempt.counted or end.became not in DONE:
             handled = self.letters.run(self._concluding(attempt, end))
@@ -178,7 +178,7 @@ class Handler(Generic[P, R]):
                 self.setting.entry.run(attempt.claim, attempt.settle(handled.error))
         return self._report(attempt, handled)
 
-    async def _aconclude(self, attempt: Attempt, end: HandlerOutcome) -> HandleResult:
+    async def _aconclude(self, attempt: InboxAttempt, end: HandlerOutcome) -> HandleResult:
         handled = HandleResult(end.became)
         if attempt.counted or end.became not in DONE:
             handled = await self.letters.arun(self._concluding(attempt, end))
@@ -192,7 +192,7 @@ class Handler(Generic[P, R]):
                 await self.setting.entry.arun(attempt.claim, fail)
         return self._report(attempt, handled)
 
-    def _concluding(self, attempt: Attempt, end: HandlerOutcome) -> Steps[HandleResult]:
+    def _concluding(self, attempt: InboxAttempt, end: HandlerOutcome) -> Steps[HandleResult]:
         trials = self.setting.trials
         return procedures.conclude(
             self.letters.inbox,
@@ -204,21 +204,21 @@ class Handler(Generic[P, R]):
             place=attempt.place,
         )
 
-    def _withdraw(self, attempt: Attempt) -> None:
+    def _withdraw(self, attempt: InboxAttempt) -> None:
         """Withdraw an attempt that is given up on the way, such as by Ctrl-C: it does not count as a crash."""
         if attempt.counted:
             with suppress(RetrysafeError):
                 self.letters.run(self._withdrawing(attempt))
 
-    async def _awithdraw(self, attempt: Attempt) -> None:
+    async def _awithdraw(self, attempt: InboxAttempt) -> None:
         if attempt.counted:
             with suppress(RetrysafeError):
                 await run_to_completion(self.letters.arun(self._withdrawing(attempt)))
 
-    def _withdrawing(self, attempt: Attempt) -> Steps[HandleResult]:
+    def _withdrawing(self, attempt: InboxAttempt) -> Steps[HandleResult]:
         return self._concluding(attempt, HandlerOutcome(MessageOutcome.BEHIND))
 
-    def _report(self, attempt: Attempt, handled: HandleResult) -> HandleResult:
+    def _report(self, attempt: InboxAttempt, handled: HandleResult) -> HandleResult:
         """Tell the observers what the claim has not told them."""
         became, again, error = handled
         if became is not MessageOutcome.STALLED:
@@ -232,16 +232,16 @@ class Handler(Generic[P, R]):
             self._emit("message_retry_scheduled", attempt, became=became.value, pause=again, error=error)
         return handled
 
-    def _tell_late(self, attempt: Attempt, became: MessageOutcome) -> None:
+    def _tell_late(self, attempt: InboxAttempt, became: MessageOutcome) -> None:
         if attempt.late and became is MessageOutcome.HANDLED:
             self._emit("message_late", attempt)
 
-    def _emit(self, name: str, attempt: Attempt, **fields: Any) -> None:
+    def _emit(self, name: str, attempt: InboxAttempt, **fields: Any) -> None:
         arrival = attempt.arrival
         self.setting.entry.emit(name, arrival.consumer, arrival.record_key, topic=arrival.envelope.topic, **fields)
 
 
-def _log_traceback(attempt: Attempt, error: Exception | Postponed, end: HandlerOutcome) -> HandlerOutcome:
+def _log_traceback(attempt: InboxAttempt, error: Exception | Postponed, end: HandlerOutcome) -> HandlerOutcome:
     """The outcome; where the handler has raised, the log has the traceback, which no event and no dead letter has."""
     if error is attempt.raised and end.became in (MessageOutcome.FAILED, MessageOutcome.DEAD):
         logger().warning("The handler %r has raised.\n%s", attempt.arrival.consumer, _render_traceback(error))

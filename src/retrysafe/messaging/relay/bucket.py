@@ -26,7 +26,7 @@ from retrysafe.protocol.client import AsyncClient, AsyncExecutor, Client, Execut
 from retrysafe.protocol.message_stores import OutboxStore
 from retrysafe.protocol.messages import PublishResult, Queued
 from retrysafe.protocol.outbox_walk import Most, Walks
-from retrysafe.protocol.procedures import Won, claim_again, judged
+from retrysafe.protocol.procedures import Won, claim_again, judge_claim
 from retrysafe.protocol.publish_policy import Death, Delay, PublishOutcome, Rules, is_killer, judge, nothing_yet, waves
 from retrysafe.protocol.records import ClaimRequest, Ownership, Record
 from retrysafe.protocol.requests import Ask, Steps, ask
@@ -315,7 +315,7 @@ def _take_leased(setting: Setting, request: ClaimRequest, number: int) -> Steps[
     """
     yield setting.store.begin()
     yield from setting.outbox.prepare(setting.silence)
-    won = judged(request, (yield setting.store.claim(request)))
+    won = judge_claim(request, (yield setting.store.claim(request)))
     if isinstance(won, Record):
         won = yield from claim_again(setting.store, request, won)
     found = (yield from _due(setting, number)) if isinstance(won, Won) else []

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from retrysafe.messaging.relay.circuit_breaker import Breaker
-from retrysafe.messaging.relay.publish_calls import PublishCalls, Refusal
+from retrysafe.messaging.relay.publish_calls import PublishCalls, PublishRefusal
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus, Queued
 from retrysafe.protocol.publish_policy import clip_pause
 
@@ -42,7 +42,7 @@ _UNDER_WAY = "the destination has not answered yet"
 _Name: TypeAlias = "tuple[int, str, str]"
 
 
-class Call(NamedTuple):
+class PublishCall(NamedTuple):
     """Messages of one destination that are published together."""
 
     to: Destination
@@ -186,7 +186,7 @@ class Dispatch:
                 known |= await self._apart([call])
         return self._complete(wave, known)
 
-    async def _apart(self, calls: Sequence[Call]) -> dict[_Name, PublishResult]:
+    async def _apart(self, calls: Sequence[PublishCall]) -> dict[_Name, PublishResult]:
         """Publish to each destination in a call of its own, and wait for the answers as long as patience lasts."""
         if not calls:
             return {}
@@ -204,10 +204,10 @@ class Dispatch:
             known |= task.result() if task.done() else self._leave(task, call)
         return known
 
-    async def _call(self, call: Call) -> dict[_Name, PublishResult]:
+    async def _call(self, call: PublishCall) -> dict[_Name, PublishResult]:
         return self._judge(call, await self._calls.apublish(call.wave), alone=len(call.wave) == 1)
 
-    def _leave(self, task: asyncio.Task[dict[_Name, PublishResult]], call: Call) -> dict[_Name, PublishResult]:
+    def _leave(self, task: asyncio.Task[dict[_Name, PublishResult]], call: PublishCall) -> dict[_Name, PublishResult]:
         """Leave a call under way; its answers are found when its messages come up again.
 
         Until it has ended, or been given up, no relay publishes them, nor what follows in their lanes: what this call
@@ -241,11 +241,11 @@ class Dispatch:
 
     # ------------------------------------------------------------ what is tried
 
-    def _plan(self, wave: Sequence[Queued]) -> tuple[list[Call], list[Call], dict[_Name, PublishResult]]:
+    def _plan(self, wave: Sequence[Queued]) -> tuple[list[PublishCall], list[PublishCall], dict[_Name, PublishResult]]:
         """Split a wave into messages to publish, suspects, and messages whose destination is down."""
         now = self._clock()
-        calls: dict[str, Call] = {}
-        suspects: list[Call] = []
+        calls: dict[str, PublishCall] = {}
+        suspects: list[PublishCall] = []
         known: dict[_Name, PublishResult] = {}
         for queued in wave:
             name, to = _name(queued), self._destination(queued.envelope)
@@ -255,12 +255,12 @@ class Dispatch:
             elif name in self._under_way or (suspected and len(suspects) >= SUSPECTS) or not to.admits(now):
                 known[name] = self._withhold(to)
             elif suspected:
-                suspects.append(Call(to, [queued]))
+                suspects.append(PublishCall(to, [queued]))
             else:
-                calls.setdefault(to.name, Call(to, [])).wave.append(queued)
+                calls.setdefault(to.name, PublishCall(to, [])).wave.append(queued)
         return list(calls.values()), suspects, known
 
-    def _goes_on(self, call: Call) -> bool:
+    def _goes_on(self, call: PublishCall) -> bool:
         """Tell whether a suspect is still to be published, after what the calls before it have shown."""
         return not (call.to.overdue or (call.to.breaker.is_shut(self._clock()) and not call.to.breaker.probing))
 
@@ -277,7 +277,7 @@ class Dispatch:
 
     # ------------------------------------------------------------ what follows
 
-    def _judge(self, call: Call, said: Sequence[PublishResult], *, alone: bool) -> dict[_Name, PublishResult]:
+    def _judge(self, call: PublishCall, said: Sequence[PublishResult], *, alone: bool) -> dict[_Name, PublishResult]:
         """Return the results of the messages of a call, and update the state of their destination.
 
         ``alone``: whether nothing else was published with the message.
@@ -299,7 +299,7 @@ class Dispatch:
                 known[first] = known[first]._replace(status=PublishStatus.POSTPONED)
         return known
 
-    def _take_all(self, call: Call, said: Sequence[PublishResult]) -> dict[_Name, PublishResult]:
+    def _take_all(self, call: PublishCall, said: Sequence[PublishResult]) -> dict[_Name, PublishResult]:
         """`_judge` of a call of which all was taken."""
         call.to.proven = True
         if call.to.breaker.note_answer():
@@ -356,8 +356,8 @@ class Dispatch:
         said = [known.get(_name(queued)) or self._withhold(self._destination(queued.envelope)) for queued in wave]
         if self.works:
             return said
-        self.refused = next((one.error for one in said if isinstance(one, Refusal)), self.refused)
-        return [one.leave_alone() if isinstance(one, Refusal) else one for one in said]
+        self.refused = next((one.error for one in said if isinstance(one, PublishRefusal)), self.refused)
+        return [one.leave_alone() if isinstance(one, PublishRefusal) else one for one in said]
 
 
 def _name(queued: Queued) -> _Name:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from retrysafe.backends.backend import Backend
 from retrysafe.claims import attempt_ids
 from retrysafe.claims.deferred import Deferred
-from retrysafe.claims.lease import Lease, LoopHeartbeat, ThreadHeartbeat, clock
+from retrysafe.claims.lease import LeaseTerm, LoopHeartbeat, ThreadHeartbeat, clock
 from retrysafe.claims.observers import UNOBSERVED
 from retrysafe.errors import LeaseLost, RetrysafeError, StoreUnavailable
 from retrysafe.protocol.keys import Lookup
@@ -55,7 +55,7 @@ class BucketLease:
     def begin(self, held: Ownership) -> None:
         """Renew the lease from now on."""
         self.held = held
-        self._lease = Lease(held, self._claimed_at, UNOBSERVED)
+        self._lease = LeaseTerm(held, self._claimed_at, UNOBSERVED)
         self._heartbeat.add(self._lease)
 
     def end(self) -> None:
@@ -73,7 +73,7 @@ class BucketLease:
 
     def is_lost_by(self, error: BaseException | None) -> bool:
         """Tell whether the work ended by that cancellation, which is then taken back."""
-        return self._lease.stopped_task(error)
+        return self._lease.take_back_stop(error)
 
     def give_back_later(self, error: BaseException | None = None) -> None:
         """Release it as soon as the store answers, unless ``error`` says that it was not won."""

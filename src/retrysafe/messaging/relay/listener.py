@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from retrysafe import lazy, runtime
+from retrysafe.backends.spec import library
 from retrysafe.backends.sql.drivers.base import is_direct, question
 from retrysafe.backends.sql.drivers.deadline import timely
 from retrysafe.backends.sql.postgresql import CHANNEL
@@ -127,10 +128,7 @@ def address(url: str | None) -> str | None:
         return None
     if urlsplit(url).scheme.partition("+")[0] not in ("postgresql", "postgres"):
         raise ConfigurationError("listen= is the URL of a PostgreSQL server, as in postgresql://host/database.")
-    try:
-        import psycopg  # noqa: F401
-    except ImportError as error:
-        raise ConfigurationError("listen= needs psycopg: pip install 'retrysafe[psycopg]'.") from error
+    library("psycopg", "psycopg", "listen=")
     return re.sub(r"^(postgres(?:ql)?)\+\w+:", r"\1:", url)
 
 

@@ -9,7 +9,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.message_stores import OperableOutbox, OutboxStore
 from retrysafe.protocol.messages import Backlog, DeadLetter, Holder, Queued, RelaySeen
 from retrysafe.protocol.ordering import BUCKETS
-from retrysafe.protocol.outbox_walk import LANES, MORE, PAGES, Most, Span, Stretch, Walk
+from retrysafe.protocol.outbox_walk import LANES, MORE, PAGES, Most, ReadSpan, Stretch, Walk
 from retrysafe.protocol.publish_policy import MOST_COUNTED, PublishOutcome
 from retrysafe.protocol.requests import Ask, Steps, ask
 from retrysafe.protocol.store import TransactionalStore
@@ -32,7 +32,7 @@ def due(
     room = most.beside(queue)
     start, following = max(low, walk.after + 1 if walk.after else 0), True
     for page in range(PAGES):
-        span = Span(start, walk.rows(most) if page == 0 else most.messages + MORE, low, shut=shut)
+        span = ReadSpan(start, walk.rows(most) if page == 0 else most.messages + MORE, low, shut=shut)
         stretch: Stretch = yield outbox.due(number, span, most.beside(queue))
         ended = len(stretch.rows) < span.span_rows
         queue += stretch.queue
@@ -56,7 +56,7 @@ def _read_passed(outbox: OutboxStore, number: int, most: Most, low: int, walk: W
     queue: list[Queued] = []
     half = most.half()
     for of in walk.turn():
-        span = Span(low, most.of_lane, low, walk.after, walk.shut)
+        span = ReadSpan(low, most.of_lane, low, walk.after, walk.shut)
         stretch = yield from ask(outbox.lane(number, of, span, half.beside(queue)))
         if not stretch.rows or not stretch.rows[0].free:
             walk.lanes.pop(of)

@@ -29,7 +29,7 @@ _MOST_REFUSED = 8
 _Answer: TypeAlias = "Sequence[PublishResult] | ConfigurationError"
 
 
-class Refusal(PublishResult):
+class PublishRefusal(PublishResult):
     """The result of a message for which a publisher has raised `ConfigurationError`."""
 
     __slots__ = ()
@@ -98,7 +98,7 @@ class PublishCalls:
                 refused += 1
                 error = answer.detail or str(answer)
                 pause = HELD if len(part) == 1 else _UNTRIED
-                said.update(dict.fromkeys(part, Refusal(PublishStatus.POSTPONED, error, pause)))
+                said.update(dict.fromkeys(part, PublishRefusal(PublishStatus.POSTPONED, error, pause)))
         return [said[at] for at in range(len(wave))]
 
     def _call(self, wave: Sequence[Queued]) -> _Answer:

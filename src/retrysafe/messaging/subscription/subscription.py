@@ -15,7 +15,7 @@ from retrysafe.messaging.errors import BrokerUnavailable
 from retrysafe.messaging.inbox.handler import Handler
 from retrysafe.messaging.relay.poll_schedule import Polls
 from retrysafe.messaging.subscription.watchdog import RECONNECTS, STALLED, Watchdog
-from retrysafe.messaging.subscription.working import LOOK, Run
+from retrysafe.messaging.subscription.working import LOOK, SubscriptionRun
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.records import Duration
 from retrysafe.protocol.redelivery_policy import HandleResult, MessageOutcome
@@ -122,7 +122,7 @@ class Subscription:
         self._stops = Stops(_ALONE)
         self._bell = StopSignal()
         self._task: asyncio.Task[None] | None = None
-        self._run: Run | None = None
+        self._run: SubscriptionRun | None = None
         self._retention = RetentionCheck(consumer, handler)
 
     # ------------------------------------------------------------ running
@@ -143,7 +143,7 @@ class Subscription:
             await self._run_forever()
 
     async def _run_forever(self) -> None:
-        run = self._run = Run(self._consumer, self._handler, self._in_flight, self._bell, forever=True)
+        run = self._run = SubscriptionRun(self._consumer, self._handler, self._in_flight, self._bell, forever=True)
         try:
             try:
                 await self._check_store()
@@ -175,7 +175,7 @@ class Subscription:
 
     async def _run_once(self, wait: float) -> Counter[MessageOutcome]:
         await self._check_store()
-        run = self._run = Run(self._consumer, self._handler, self._in_flight, self._bell, forever=False)
+        run = self._run = SubscriptionRun(self._consumer, self._handler, self._in_flight, self._bell, forever=False)
         await run.work(self._workers, self._drain_all(run, wait))
         return run.tally
 
@@ -240,7 +240,7 @@ class Subscription:
 
     # ------------------------------------------------------------ receiving
 
-    async def _receive(self, run: Run) -> None:
+    async def _receive(self, run: SubscriptionRun) -> None:
         polls = Polls()
         while not self._bell.rung:
             room = await run.room()
@@ -255,7 +255,7 @@ class Subscription:
                 polls, rest = polls.failed(random.random())
                 await self._bell.await_for(rest)
 
-    async def _drain_all(self, run: Run, wait: float) -> None:
+    async def _drain_all(self, run: SubscriptionRun, wait: float) -> None:
         """Handle the marked dead letters, each once, and then all messages of the broker."""
         settled = True
         while settled and not self._bell.rung:
@@ -264,7 +264,7 @@ class Subscription:
             settled = any(one.again is None for one in found)
         await self._drain(run, wait)
 
-    async def _drain(self, run: Run, wait: float) -> None:
+    async def _drain(self, run: SubscriptionRun, wait: float) -> None:
         left = wait
         while not self._bell.rung:
             room = await run.room()
@@ -276,7 +276,7 @@ class Subscription:
             if not received and left <= 0:
                 return
 
-    async def _receive_into(self, run: Run, room: int, wait: float) -> bool:
+    async def _receive_into(self, run: SubscriptionRun, room: int, wait: float) -> bool:
         """Receive messages, and tell whether any have come. They are the run's at once, whoever is cancelled meanwhile:
         it gives them back.
         """
@@ -293,7 +293,7 @@ class Subscription:
 
         return await reraise_cancellation(receive())
 
-    async def _redrives(self, run: Run) -> None:
+    async def _redrives(self, run: SubscriptionRun) -> None:
         while not self._bell.rung:
             settled = False
             try:
@@ -305,7 +305,7 @@ class Subscription:
             if not settled:  # else there may be more than were looked for at once
                 await self._bell.await_for(self._redrive)
 
-    async def _redrive_marked(self, run: Run) -> list[HandleResult]:
+    async def _redrive_marked(self, run: SubscriptionRun) -> list[HandleResult]:
         """Handle marked dead letters; after `stop` no further one."""
         run.in_progress += 1
         try:
@@ -313,7 +313,7 @@ class Subscription:
         finally:
             run.in_progress -= 1
 
-    async def _lags(self, run: Run) -> None:
+    async def _lags(self, run: SubscriptionRun) -> None:
         """At intervals, tell the observers how far the group is behind, and see to partitions that give nothing."""
         told: set[str] = set()
         watchdog = Watchdog()
@@ -352,7 +352,7 @@ class Subscription:
             self._handler.emit("consumer_lag", partition=place, messages=messages)
         return {*found}
 
-    async def _watch(self, watchdog: Watchdog, run: Run, lag: Mapping[str, int]) -> None:
+    async def _watch(self, watchdog: Watchdog, run: SubscriptionRun, lag: Mapping[str, int]) -> None:
         """Connect anew when a partition gives nothing; end when that has not helped, for a new process to begin."""
         now = asyncio.get_running_loop().time()
         stalled = watchdog.look(lag, run.received, run.partitions_in_memory(), now)

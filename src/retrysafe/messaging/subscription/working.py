@@ -33,7 +33,7 @@ LEAVING = 5.0
 _Work: TypeAlias = "Coroutine[Any, Any, None]"
 
 
-class Run:
+class SubscriptionRun:
     """One run of a subscription: its messages in memory, and its tasks."""
 
     def __init__(

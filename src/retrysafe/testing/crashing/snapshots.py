@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from retrysafe import lazy
 from retrysafe.testing.crashing.points import Database
 
 Rows = dict[str, list[dict[str, Any]]]
@@ -56,9 +57,7 @@ AND (pg_table_is_visible(c.oid) OR lower(n.nspname) = ANY({}))"""
 
 
 def _postgresql(where: Mapping[str, Any], words: frozenset[str]) -> Rows:
-    import psycopg
-
-    with psycopg.connect(where["dsn"], autocommit=True) as connection:
+    with lazy.psycopg.connect(where["dsn"], autocommit=True) as connection:
 
         def fetch(sql: str, *parameters: Any) -> list[Any]:
             return connection.execute(sql.encode(), parameters or None).fetchall()
@@ -77,12 +76,10 @@ def _of_postgresql(fetch: Callable[..., list[Any]], tables: list[Any], words: fr
 
 
 def _asyncpg(where: Mapping[str, Any], words: frozenset[str]) -> Rows:
-    import asyncpg
-
     async def look() -> Rows:
         options = {name: value for name, value in where.items() if value is not None}
         options["server_settings"] = dict(options.get("server_settings", ()))
-        connection = await asyncpg.connect(**options)
+        connection = await lazy.asyncpg.connect(**options)
         try:
             tables = [tuple(row) for row in await connection.fetch(_TABLES.format("$1"), list(words))]
             found: Rows = {}
@@ -98,13 +95,12 @@ def _asyncpg(where: Mapping[str, Any], words: frozenset[str]) -> Rows:
 
 
 def _mysql(where: Mapping[str, Any], words: frozenset[str]) -> Rows:
-    import pymysql
-    import pymysql.cursors
-
     options = {name: value for name, value in where.items() if value is not None}
     options["database"] = _text(options.pop("db", b""))
     options["user"], options["password"] = _text(options.get("user", "")), _text(options.get("password", ""))
-    with closing(pymysql.connect(**options, cursorclass=pymysql.cursors.DictCursor, autocommit=True)) as connection:
+    with closing(
+        lazy.pymysql.connect(**options, cursorclass=lazy.pymysql.cursors.DictCursor, autocommit=True)
+    ) as connection:
         cursor = connection.cursor()
         cursor.execute("SHOW TABLES")
         found: Rows = {}

@@ -38,7 +38,7 @@ class Lost(NamedTuple):
     statements: list[str]
 
 
-def lost_on_postgresql(store: Any, tables: Iterable[str]) -> Steps[Lost]:
+def find_lost_on_postgresql(store: Any, tables: Iterable[str]) -> Steps[Lost]:
     """Find the indexes that are missing among those of these tables.
 
     One that a killed CREATE INDEX CONCURRENTLY has left invalid is dropped first; one that is just being made counts as

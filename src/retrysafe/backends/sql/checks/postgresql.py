@@ -48,7 +48,7 @@ def _gather(backend: Backend) -> Steps[dict[str, Any]]:
     facts["slots"] = yield from ask(_rows(_SLOTS))
     facts["holders"] = yield from ask(_rows(PostgresqlStore.HOLDERS))  # pyright: ignore[reportArgumentType]
     facts["unlogged"] = ", ".join(name for name, kept, _ in facts["tables"] if kept == "u")
-    facts["lost"] = yield from indexes.lost_on_postgresql(backend.store, [row[0] for row in facts["tables"]])
+    facts["lost"] = yield from indexes.find_lost_on_postgresql(backend.store, [row[0] for row in facts["tables"]])
     return facts
 
 
@@ -118,11 +118,11 @@ def _keyless(facts: Facts) -> str | None:
     return f"No valid unique index on: {', '.join(found)}." if found else None
 
 
-def _unlogged(facts: Facts) -> str | None:
+def _find_unlogged(facts: Facts) -> str | None:
     return f"Unlogged: {facts['unlogged']}. A crash of the server empties them." if facts.get("unlogged") else None
 
 
-def _unbounded(facts: Facts) -> str | None:
+def _find_unbounded(facts: Facts) -> str | None:
     found = [name for name, _, _, limit in facts.get("slots", ()) if limit == "-1"]
     return f"Without a bound, until the disk is full, for: {', '.join(found)}." if found else None
 
@@ -251,7 +251,7 @@ CHECKS = (
         Severity.ERROR,
         "ALTER TABLE … SET LOGGED; for each of {unlogged}",
         "how-to/own-the-schema.md",
-        _unlogged,
+        _find_unlogged,
     ),
     Check(
         "postgresql-indexes",
@@ -270,7 +270,7 @@ CHECKS = (
         "ALTER SYSTEM SET max_slot_wal_keep_size = '10GB'; SELECT pg_reload_conf();  A relay with cdc= makes a "
         "slot anew that has lost its log, and publishes what is in the table.",
         "how-to/cdc.md",
-        _unbounded,
+        _find_unbounded,
     ),
     Check(
         "postgresql-slot-reader",

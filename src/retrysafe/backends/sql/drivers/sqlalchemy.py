@@ -455,11 +455,11 @@ class _Beside(OptionEngine):
         # before 2.0.38, SQLAlchemy takes no listeners two engines away from the first
         setattr(self, "dispatch", engine.dispatch)  # noqa: B010
         self._pid = runtime.pid
-        self._ours = self._copied(engine)
+        self._ours = self._copy(engine)
         self._root = _root(engine)
         event.listen(self._root, "engine_disposed", self._dispose_too)
 
-    def _copied(self, engine: Engine) -> Pool | None:
+    def _copy(self, engine: Engine) -> Pool | None:
         if not isinstance(engine.pool, QueuePool):
             return None
         pool: Any = engine.pool.recreate()
@@ -477,7 +477,7 @@ class _Beside(OptionEngine):
 
     def _dispose_too(self, engine: Engine) -> None:
         """Follow the user's engine to a new pool, as it is told to after a fork: a child closes no connection then."""
-        before, self._ours = self._ours, self._copied(self._proxied)
+        before, self._ours = self._ours, self._copy(self._proxied)
         if before is not None and self._pid == runtime.pid:
             before.dispose()
 
@@ -493,7 +493,7 @@ class _Beside(OptionEngine):
             self._ours.dispose()
 
 
-def _bound_to(ours: Any, sessions: Any, engine: Any) -> dict[str, Any]:
+def _bind_to(ours: Any, sessions: Any, engine: Any) -> dict[str, Any]:
     """The arguments by which a factory's sessions use another engine in the place of its own."""
     bound = {kind: ours if bind is engine else bind for kind, bind in (sessions.kw.get("binds") or {}).items()}
     return {"bind": ours, **({"binds": bound} if bound else {})}
@@ -537,7 +537,7 @@ class EngineClient:
     def __init__(self, engine: Engine, sessions: sessionmaker[Session] | None = None) -> None:
         self._root = watch(engine)
         self._engine = _Beside(engine)
-        self._sessions = sessions and partial(sessions, **_bound_to(self._engine, sessions, engine))
+        self._sessions = sessions and partial(sessions, **_bind_to(self._engine, sessions, engine))
 
     def __call__(self, request: Query, /) -> Rows:
         if reason := _under_tenants[self._root]:
@@ -573,7 +573,7 @@ class AsyncEngineClient:
         self._root = watch(engine.sync_engine)
         self._beside = _Beside(engine.sync_engine)
         self._engine: AsyncEngine = library("sqlalchemy.ext.asyncio", "sqlalchemy").AsyncEngine(self._beside)
-        self._sessions = sessions and partial(sessions, **_bound_to(self._engine, sessions, engine))
+        self._sessions = sessions and partial(sessions, **_bind_to(self._engine, sessions, engine))
         self._level = ""
 
     async def __call__(self, request: Query, /) -> Rows:

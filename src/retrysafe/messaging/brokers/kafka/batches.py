@@ -47,15 +47,15 @@ class Batches:
         self.client.subscribe(names, on_assign=self._assign, on_revoke=self._revoke, on_lost=self._revoke)
         self._read: dict[Place, list[Message]] = {}
 
-    def begun(self, places: list[Place]) -> dict[Place, int]:
+    def take_over(self, places: list[Place]) -> dict[Place, int]:
         """Return the first offsets of assigned partitions; below 0: the oldest record."""
         return self.group_offsets(places, _WITHIN)
 
-    def reached(self, place: Place) -> int:
+    def find_offset(self, place: Place) -> int:
         """Up to where a partition was read, and that is written down; below 0: nothing of it."""
         return self.group_offsets([place], _WITHIN)[place]
 
-    def left(self, places: list[Place]) -> None:
+    def leave(self, places: list[Place]) -> None:
         """Others may have these partitions by now."""
 
     def read(self, most: int, wait: float) -> dict[Place, list[Message]]:
@@ -93,7 +93,7 @@ class Batches:
 
     def _begin_anew(self, place: Place, error: KafkaError) -> None:
         """Go on with the oldest record of a partition that does not have the offset that was reached any more."""
-        reached = self.reached(place)
+        reached = self.find_offset(place)
         oldest, end = self.client.get_watermark_offsets(TopicPartition(*place), timeout=_WITHIN)
         begin = reached if reached > end else oldest
         self.client.incremental_unassign([TopicPartition(*place)])  # a partition that has failed cannot be sought
@@ -111,16 +111,16 @@ class Batches:
         self.client.close()
 
     def _assign(self, client: Consumer, partitions: list[TopicPartition]) -> None:
-        begun = self.begun([(one.topic, one.partition) for one in partitions])
+        begins = self.take_over([(one.topic, one.partition) for one in partitions])
         client.incremental_assign(
-            [TopicPartition(*place, offset if offset >= 0 else OFFSET_BEGINNING) for place, offset in begun.items()]
+            [TopicPartition(*place, offset if offset >= 0 else OFFSET_BEGINNING) for place, offset in begins.items()]
         )
 
     def _revoke(self, client: Consumer, partitions: list[TopicPartition]) -> None:
         places = [(one.topic, one.partition) for one in partitions]
         for place in places:
             self._read.pop(place, None)
-        self.left(places)
+        self.leave(places)
         client.incremental_unassign(partitions)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 
-from retrysafe.messaging.brokers.checks import BrokerExamination, Row, checks_of
+from retrysafe.messaging.brokers.checks import BrokerExamination, checks_of, error, warning
 from retrysafe.messaging.brokers.kafka.properties import properties_of
 from retrysafe.messaging.brokers.kafka.topics import admin, seconds_kept
 from retrysafe.messaging.brokers.spec import declaring
@@ -66,36 +66,32 @@ CHECKS = (
     ),
     *checks_of(
         "how-to/kafka.md",
-        Row(
+        error(
             "kafka-topic",
-            Severity.ERROR,
             "missing",
             bool,
             "Are the topics there?",
             "No topic {}.",
             f"Make them with  {declaring()}",
         ),
-        Row(
+        warning(
             "kafka-replicas",
-            Severity.WARNING,
             "settings",
             lambda set_: set_["replicas"] < 2,
             "Do messages survive the loss of a broker?",
             "One replica: {}.",
             "Give the topics three replicas (kafka-reassign-partitions.sh), and min.insync.replicas=2",
         ),
-        Row(
+        warning(
             "kafka-in-sync",
-            Severity.WARNING,
             "settings",
             lambda set_: set_["replicas"] > 1 and int(set_.get("min.insync.replicas") or 2) < 2,
             "Is a confirmed message on two brokers?",
             "min.insync.replicas 1: {}.",
             "kafka-configs.sh --alter --entity-type topics --entity-name … --add-config min.insync.replicas=2",
         ),
-        Row(
+        error(
             "kafka-unclean-election",
-            Severity.ERROR,
             "settings",
             lambda set_: set_.get("unclean.leader.election.enable") == "true",
             "Are confirmed messages kept when a leader is lost?",
@@ -103,9 +99,8 @@ CHECKS = (
             "kafka-configs.sh --alter --entity-type topics --entity-name … "
             "--add-config unclean.leader.election.enable=false",
         ),
-        Row(
+        warning(
             "kafka-retention",
-            Severity.WARNING,
             "settings",
             lambda set_: bool(set_.get("retention.ms")) and seconds_kept(set_) is None,
             "Do messages end, so that a window can outlive them?",

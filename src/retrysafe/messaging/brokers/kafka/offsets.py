@@ -138,17 +138,17 @@ class KafkaState(Batches):
                 self.return_to({place: found.next})
             self._in_doubt.discard(place)
 
-    def begun(self, places: list[Place]) -> dict[Place, int]:
+    def take_over(self, places: list[Place]) -> dict[Place, int]:
         """Take partitions over, each under a new epoch: from now on their last owner changes nothing."""
         for place in sorted(places):
             self._owned[place] = self._positions.take(self._connection, _source(place))
         return {place: self._owned[place].next for place in places}
 
-    def reached(self, place: Place) -> int:
+    def find_offset(self, place: Place) -> int:
         """Up to where a partition was read, and that is written down; below 0: nothing of it."""
         return self._row(place).next
 
-    def left(self, places: list[Place]) -> None:
+    def leave(self, places: list[Place]) -> None:
         """Others may have these partitions by now."""
         for place in places:
             self._owned.pop(place, None)

@@ -8,12 +8,11 @@ from concurrent.futures import Future
 
 from confluent_kafka import KafkaError
 
-from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.kafka.delivery import RecordSender, Reports
 from retrysafe.messaging.brokers.kafka.envelope import KafkaRecord, record_of
 from retrysafe.messaging.brokers.kafka.properties import Properties, properties_of
 from retrysafe.messaging.brokers.spec import declaring
-from retrysafe.messaging.cloudevents import MODES, Mode
+from retrysafe.messaging.cloudevents import Mode, require_mode
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.records import Duration
@@ -85,8 +84,7 @@ class _Publishing:
         delivery_timeout: Duration = "20s",
         properties: Properties | None = None,
     ) -> None:
-        if mode not in MODES:
-            raise ConfigurationError(f'mode= is "binary" or "structured", not {mode!r}.')
+        require_mode(mode)
         self._prefix = prefix
         self._mode: Mode = mode
         self._timeout = seconds_of(delivery_timeout, "delivery_timeout")

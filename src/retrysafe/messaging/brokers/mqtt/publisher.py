@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 
 from paho.mqtt.reasoncodes import ReasonCode
 
-from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.mqtt.connecting import LOST, ConnectionEnded, MqttLink, Server, address_of
 from retrysafe.messaging.brokers.mqtt.messages import LARGEST, content_of, size_of, topic_of
 from retrysafe.messaging.brokers.mqtt.results import result_of, result_of_end
-from retrysafe.messaging.brokers.publisher import BrokerPublisher
-from retrysafe.messaging.cloudevents import MODES, Mode
+from retrysafe.messaging.brokers.publisher import BrokerPublisher, error_text
+from retrysafe.messaging.cloudevents import Mode, require_mode
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.ordering import partition, partitions_of
@@ -53,8 +52,7 @@ class MqttPublisher(BrokerPublisher["_MqttPublishing"]):
         partitions: int | None = None,
         timeout: Duration = "10s",
     ) -> None:
-        if mode not in MODES:
-            raise ConfigurationError(f"mode={mode!r}: write one of {', '.join(MODES)}.")
+        require_mode(mode)
         partitions_of("", partitions)  # refuses a wrong number
         address, within = address_of(url), seconds_of(timeout, "timeout")
         self._prefix, self._partitions, self.by_topic = prefix, partitions, partitions is None
@@ -80,7 +78,7 @@ class _MqttPublishing:
             async with self._opening:  # publish may be called while it is under way
                 connection = await self._connect()
         except LOST as error:
-            return [PublishResult(PublishStatus.UNAVAILABLE, _error_text(error))] * len(envelopes)
+            return [PublishResult(PublishStatus.UNAVAILABLE, error_text(error))] * len(envelopes)
         sent: list[_Confirm | PublishResult] = []
         waiting: set[_Confirm] = set()
         try:
@@ -140,7 +138,3 @@ class _MqttPublishing:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close(self._timeout)
-
-
-def _error_text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -11,12 +11,12 @@ from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy, StorageType, StreamConfig
 from nats.js.errors import NotFoundError
 
-from retrysafe.messaging.brokers.checks import BrokerExamination, Row, checks_of
+from retrysafe.messaging.brokers.checks import BrokerExamination, checks_of, error, warning
 from retrysafe.messaging.brokers.nats.connecting import connect
 from retrysafe.messaging.brokers.nats.messages import subject_of
 from retrysafe.messaging.brokers.spec import declaring
 from retrysafe.messaging.errors import BrokerUnavailable
-from retrysafe.protocol.checks import Facts, Severity
+from retrysafe.protocol.checks import Facts
 
 _WITHIN = 4.0
 _DAY = 86400
@@ -24,7 +24,7 @@ _OFTEN = 1000
 """The number of times that a message may well be handed out if its consumers crash."""
 
 
-class _Stream(NamedTuple):
+class _StreamSettings(NamedTuple):
     config: StreamConfig
     limits: Mapping[str, int]
     """The largest number of deliveries of a message, of those consumers that have a limit."""
@@ -55,14 +55,14 @@ async def _home(client: JetStreamContext, topic: str) -> str | None:
     return None
 
 
-async def _stream(client: JetStreamContext, name: str) -> _Stream:
+async def _stream(client: JetStreamContext, name: str) -> _StreamSettings:
     consumers = await client.consumers_info(name)
     limits = {one.name: one.config.max_deliver for one in consumers if one.config.durable_name}
     config = (await client.stream_info(name)).config
-    return _Stream(config, {name: limit for name, limit in limits.items() if limit is not None and limit > 0})
+    return _StreamSettings(config, {name: limit for name, limit in limits.items() if limit is not None and limit > 0})
 
 
-def _removes_what_is_old(stream: _Stream) -> bool:
+def _removes_what_is_old(stream: _StreamSettings) -> bool:
     config = stream.config
     limits = (config.max_msgs, config.max_bytes, config.max_msgs_per_subject)
     return config.discard != DiscardPolicy.NEW and any(limit is not None and limit > 0 for limit in limits)
@@ -70,63 +70,56 @@ def _removes_what_is_old(stream: _Stream) -> bool:
 
 CHECKS = checks_of(
     "how-to/nats.md",
-    Row(
+    error(
         "nats-stream",
-        Severity.ERROR,
         "missing",
         bool,
         "Are the topics in a stream?",
         "No stream keeps {}.",
         f"Make it with  {declaring()} --stream STREAM",
     ),
-    Row(
+    error(
         "nats-storage",
-        Severity.ERROR,
         "streams",
         lambda stream: stream.config.storage == StorageType.MEMORY,
         "Do messages survive a restart of the server?",
         "Kept in memory: {}.",
         "Declare another stream, which keeps messages in files: the storage of one cannot be changed.",
     ),
-    Row(
+    warning(
         "nats-replicas",
-        Severity.WARNING,
         "streams",
         lambda stream: (stream.config.num_replicas or 1) < 2,
         "Do messages survive the loss of a server?",
         "One replica: {}.",
         "nats stream edit NAME --replicas 3, on a cluster of three servers",
     ),
-    Row(
+    error(
         "nats-discard",
-        Severity.ERROR,
         "streams",
         _removes_what_is_old,
         "Does a stream that is full refuse what is new?",
         "When it is full, it removes the oldest messages, handled or not: {}.",
         "nats stream edit NAME --discard new",
     ),
-    Row(
+    warning(
         "nats-age",
-        Severity.WARNING,
         "streams",
         lambda stream: 0 < (stream.config.max_age or 0) < _DAY,
         "Are messages kept while consumers are down?",
         "Messages are lost that wait for less than a day: {}.",
         "nats stream edit NAME --max-age 7d",
     ),
-    Row(
+    warning(
         "nats-retention",
-        Severity.WARNING,
         "streams",
         lambda stream: not stream.config.max_age,
         "Do messages end, so that a window can outlive them?",
         "Messages are kept for ever, and can be handed out again after any window: {}.",
         "nats stream edit NAME --max-age 7d, and window= longer than that",
     ),
-    Row(
+    warning(
         "nats-dead-letters",
-        Severity.WARNING,
         "streams",
         lambda stream: any(limit < _OFTEN for limit in stream.limits.values()),
         "Is it the inbox that gives messages up?",

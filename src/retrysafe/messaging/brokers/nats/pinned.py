@@ -34,7 +34,7 @@ _turns = itertools.count(1)
 
 
 @dataclass
-class _Held:
+class _PinnedMessage:
     """A message that is not settled: where its answer goes, its size, and when the server last heard of it."""
 
     turn: int
@@ -58,7 +58,7 @@ class Partition:
     def __init__(self, place: str, durable: str, lease: float) -> None:
         self.place, self.durable = place, durable
         self.inbox = self.next = ""
-        self.held: dict[int, _Held] = {}
+        self.held: dict[int, _PinnedMessage] = {}
         self.turn = next(_turns)
         """Another one after each time that the partition was won or lost."""
         self.is_lost = False
@@ -126,7 +126,7 @@ class Partition:
             self.held[sequence].reply, self.held[sequence].touched = message.reply, now
             return None, given_up
         envelope = envelope_from(headers, message.data, self.place)
-        self.held[sequence] = _Held(self.turn, message.reply, envelope.size, now)
+        self.held[sequence] = _PinnedMessage(self.turn, message.reply, envelope.size, now)
         self._bytes += envelope.size
         self._one = False
         redelivered = self._again = (told.num_delivered or 1) > 1  # those come first: there may be more of them
@@ -219,7 +219,7 @@ class Partition:
         """It is not ours any more, or may not be; the replies of what was not settled."""
         return self._record_pin("")
 
-    def _is_over(self, held: _Held, now: float) -> bool:
+    def _is_over(self, held: _PinnedMessage, now: float) -> bool:
         return now > held.touched + self._lease * _SURE
 
     def in_progress(self, now: float) -> Iterator[str]:

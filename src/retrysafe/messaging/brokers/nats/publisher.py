@@ -9,12 +9,11 @@ from contextlib import suppress
 
 from nats.errors import ConnectionClosedError
 
-from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.nats.confirms import Confirm, Confirms, result_of
 from retrysafe.messaging.brokers.nats.connecting import LOST, NatsLink, connect
 from retrysafe.messaging.brokers.nats.messages import content_of, size_of, subject_of
-from retrysafe.messaging.brokers.publisher import BrokerPublisher
-from retrysafe.messaging.cloudevents import MODES, Mode
+from retrysafe.messaging.brokers.publisher import BrokerPublisher, error_text
+from retrysafe.messaging.cloudevents import Mode, require_mode
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.ordering import partition, partitions_of
@@ -54,8 +53,7 @@ class NatsPublisher(BrokerPublisher["_NatsPublishing"]):
         mode: Mode = "binary",
     ) -> None:
         partitions_of("", partitions)  # refuses a wrong number
-        if mode not in MODES:
-            raise ConfigurationError(f"mode={mode!r}: write one of {', '.join(MODES)}.")
+        require_mode(mode)
         self._prefix, self._partitions, within = prefix, partitions, seconds_of(timeout, "timeout")
         self.by_topic = partitions is None
         super().__init__(lambda: _NatsPublishing(url, credentials, self.destination, mode, within))
@@ -83,7 +81,7 @@ class _NatsPublishing:
             async with self._opening:  # publish may be called while it is under way
                 connection, confirms = await self._connect()
         except LOST as error:
-            return [PublishResult(PublishStatus.UNAVAILABLE, _error_text(error))] * len(envelopes)
+            return [PublishResult(PublishStatus.UNAVAILABLE, error_text(error))] * len(envelopes)
         began = time.monotonic()
         sent = [await self._send(connection, confirms, envelope) for envelope in envelopes]
         waiting = {one for one in sent if not isinstance(one, PublishResult)}
@@ -114,7 +112,7 @@ class _NatsPublishing:
         except ConnectionClosedError:
             return _LOST
         except LOST as error:
-            return PublishResult(PublishStatus.UNKNOWN, _error_text(error))
+            return PublishResult(PublishStatus.UNKNOWN, error_text(error))
 
     async def _wait(self, connection: NatsLink, waiting: set[asyncio.Future[Confirm]]) -> None:
         """Until every confirm has come, the connection is lost, or the time is over."""
@@ -167,7 +165,3 @@ class _NatsPublishing:
         connection, self._connection, self._confirms = self._connection, None, None
         if connection is not None:
             await connection.close()
-
-
-def _error_text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

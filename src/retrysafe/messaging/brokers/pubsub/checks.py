@@ -8,13 +8,13 @@ from typing import Any
 from google.api_core.exceptions import NotFound
 from google.pubsub_v1 import types
 
-from retrysafe.messaging.brokers.checks import BrokerExamination, Row, checks_of
+from retrysafe.messaging.brokers.checks import BrokerExamination, checks_of, error, warning
 from retrysafe.messaging.brokers.pubsub.client import PubSubClients, PubSubService
 from retrysafe.messaging.brokers.pubsub.messages import topic_path
 from retrysafe.messaging.brokers.pubsub.opening import options_of
 from retrysafe.messaging.brokers.pubsub.topology import retention_of
 from retrysafe.messaging.brokers.spec import declaring
-from retrysafe.protocol.checks import Facts, Severity
+from retrysafe.protocol.checks import Facts
 
 _WITHIN = 4.0
 _DAY = 86400
@@ -56,36 +56,32 @@ async def _subscriptions(clients: PubSubClients, topic: str) -> dict[str, Any]:
 
 CHECKS = checks_of(
     "how-to/pubsub.md",
-    Row(
+    error(
         "pubsub-topic",
-        Severity.ERROR,
         "missing",
         bool,
         "Are the topics there?",
         "No topic {}.",
         f"Make them with  {declaring(group='GROUP')}",
     ),
-    Row(
+    error(
         "pubsub-subscription",
-        Severity.ERROR,
         "lonely",
         bool,
         "Does a subscription get what is published?",
         "Without a subscription, what is published is lost: {}.",
         f"Let each service declare its own:  {declaring(group='GROUP')}",
     ),
-    Row(
+    warning(
         "pubsub-order",
-        Severity.WARNING,
         "subscriptions",
         lambda set_: not set_.enable_message_ordering,
         "Do messages of a key keep their order?",
         "Without any order: {}.",
         "Make another subscription with ordered=True (it cannot be changed), and delete this one when it is empty.",
     ),
-    Row(
+    warning(
         "pubsub-dead-letters",
-        Severity.WARNING,
         "subscriptions",
         lambda set_: 0 < set_.dead_letter_policy.max_delivery_attempts < _OFTEN,
         "Is it the inbox that gives messages up?",
@@ -94,18 +90,16 @@ CHECKS = checks_of(
         f"{_UPDATE} NAME --clear-dead-letter-policy, or --max-delivery-attempts=100; the inbox counts attempts, and "
         "keeps dead letters",
     ),
-    Row(
+    warning(
         "pubsub-retention",
-        Severity.WARNING,
         "subscriptions",
         lambda set_: set_.message_retention_duration.seconds < _DAY,
         "Are messages kept while consumers are down?",
         "Messages are lost that wait for less than a day: {}.",
         f"{_UPDATE} NAME --message-retention-duration=7d",
     ),
-    Row(
+    warning(
         "pubsub-expiration",
-        Severity.WARNING,
         "subscriptions",
         lambda set_: bool(set_.expiration_policy.ttl.seconds),
         "Does a subscription stay that nobody uses?",

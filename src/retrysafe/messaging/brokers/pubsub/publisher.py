@@ -12,7 +12,7 @@ from retrysafe.messaging.brokers.publisher import ACKED, BatchLimits, BatchSessi
 from retrysafe.messaging.brokers.pubsub.client import FAILURES, PubSubService
 from retrysafe.messaging.brokers.pubsub.messages import content_of, topic_path
 from retrysafe.messaging.brokers.pubsub.results import blames_one, result_of
-from retrysafe.messaging.cloudevents import MODES, Mode
+from retrysafe.messaging.cloudevents import Mode, require_mode
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult
 from retrysafe.protocol.records import Duration
@@ -93,8 +93,7 @@ class PubSubPublisher(BrokerPublisher[_PubSubPublishing]):
         mode: Mode = "binary",
         timeout: Duration = "10s",
     ) -> None:
-        if mode not in MODES:
-            raise ConfigurationError(f"mode={mode!r}: write one of {', '.join(MODES)}.")
+        require_mode(mode)
         if not project:
             raise ConfigurationError("project= must not be empty.")
         self._prefix, within = prefix, seconds_of(timeout, "timeout")

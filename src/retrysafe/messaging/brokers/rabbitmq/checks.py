@@ -14,10 +14,10 @@ import aio_pika
 from aio_pika.exceptions import ChannelNotFoundEntity, ChannelPreconditionFailed
 from aiormq.exceptions import ChannelAccessRefused, ChannelLockedResource
 
-from retrysafe.messaging.brokers.checks import BrokerExamination, Row, checks_of
+from retrysafe.messaging.brokers.checks import BrokerExamination, checks_of, error, note, warning
 from retrysafe.messaging.brokers.rabbitmq.topology import NEVER
 from retrysafe.messaging.brokers.spec import declaring
-from retrysafe.protocol.checks import Facts, Severity
+from retrysafe.protocol.checks import Facts
 
 _WITHIN = 4.0
 _MOST_PARTITIONS = 256
@@ -36,10 +36,10 @@ async def _gather(url: str, topics: tuple[str, ...]) -> Facts:
 async def _queues_of(connection: Any, topic: str) -> list[str]:
     if await _exists(connection, topic) or not await _exists(connection, f"{topic}.0"):
         return [topic]
-    found = [f"{topic}.0"]
-    while len(found) < _MOST_PARTITIONS and await _exists(connection, f"{topic}.{len(found)}"):
-        found.append(f"{topic}.{len(found)}")
-    return found
+    queues = [f"{topic}.0"]
+    while len(queues) < _MOST_PARTITIONS and await _exists(connection, f"{topic}.{len(queues)}"):
+        queues.append(f"{topic}.{len(queues)}")
+    return queues
 
 
 async def _exists(connection: Any, name: str) -> bool:
@@ -83,18 +83,16 @@ async def _difference(connection: Any, name: str) -> str:
 
 CHECKS = checks_of(
     "how-to/rabbitmq.md",
-    Row(
+    error(
         "rabbitmq-queue",
-        Severity.ERROR,
         "differing",
         lambda differs: differs == "missing",
         "Are the queues there?",
         "No queue {}.",
         f"Make them with  {declaring()}",
     ),
-    Row(
+    warning(
         "rabbitmq-quorum",
-        Severity.WARNING,
         "differing",
         lambda differs: differs in ("x-queue-type", "type"),
         "Do messages survive the loss of a node?",
@@ -102,36 +100,32 @@ CHECKS = checks_of(
         f"Declare a quorum queue under another name with  {declaring()}, bind it, and "
         "delete this one when it is empty.",
     ),
-    Row(
+    error(
         "rabbitmq-durable",
-        Severity.ERROR,
         "differing",
         lambda differs: differs == "durable",
         "Do the queues survive a restart of the broker?",
         "Not durable: {}.",
         "Declare a durable queue under another name, bind it, and delete this one when it is empty.",
     ),
-    Row(
+    error(
         "rabbitmq-exclusive",
-        Severity.ERROR,
         "differing",
         lambda differs: differs == "exclusive",
         "Do the queues outlive the connection that has declared them?",
         "Exclusive to another connection, and deleted with it: {}.",
         f"Delete it, and make a queue with  {declaring()}",
     ),
-    Row(
+    note(
         "rabbitmq-permission",
-        Severity.NOTE,
         "differing",
         lambda differs: differs == "refused",
         "May the settings of the queues be found out?",
         "This user may not configure them, so that their settings are not known: {}.",
         "rabbitmqctl set_permissions for a user that may configure the queues; the doctor makes and changes none",
     ),
-    Row(
+    error(
         "rabbitmq-dead-letters",
-        Severity.ERROR,
         "differing",
         lambda differs: differs == "x-delivery-limit",
         "Does a message that is given up end as a dead letter?",

@@ -11,7 +11,7 @@ from typing import Literal, cast
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractConnection
-from aio_pika.exceptions import AuthenticationError, DeliveryError, ProbableAuthenticationError, PublishError
+from aio_pika.exceptions import DeliveryError, PublishError
 from aiormq import Channel as Wire
 from aiormq import spec
 from aiormq.exceptions import (
@@ -23,10 +23,10 @@ from aiormq.exceptions import (
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.amqp_binding import PREFIXES, Binding, content_of
-from retrysafe.messaging.brokers.publisher import ACKED, BrokerPublisher, PublishEntry, PublisherSession
+from retrysafe.messaging.brokers.publisher import ACKED, BrokerPublisher, PublishEntry, PublisherSession, error_text
 from retrysafe.messaging.brokers.rabbitmq.confirms import PublishFrames, encode_frames, publish_and_confirm
 from retrysafe.messaging.brokers.rabbitmq.topology import DECLARE
-from retrysafe.messaging.cloudevents import MODES, Mode
+from retrysafe.messaging.cloudevents import Mode, require_mode
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.ordering import partition, partitions_of
@@ -79,8 +79,7 @@ class RabbitMQPublisher(BrokerPublisher["_RabbitMQPublishing"]):
         mode: Mode = "binary",
     ) -> None:
         partitions_of("", partitions)  # refuses a wrong number
-        if mode not in MODES:
-            raise ConfigurationError(f"mode={mode!r}: write one of {', '.join(MODES)}.")
+        require_mode(mode)
         if binding not in PREFIXES:
             raise ConfigurationError(f'binding= is "amqp" or "rabbitmq", not {binding!r}.')
         self._partitions, within = partitions, seconds_of(timeout, "timeout")
@@ -156,7 +155,7 @@ class _RabbitMQPublishing(PublisherSession):
             body, media_type, headers = content_of(envelope, self._binding, self._mode)
             return encode_frames(wire, command, _properties(envelope, media_type, headers), body)
         except (ValueError, TypeError, struct.error) as error:
-            return PublishResult(PublishStatus.RETRYABLE, _error_text(error))
+            return PublishResult(PublishStatus.RETRYABLE, error_text(error))
 
     # ------------------------------------------------------------ the connection, and a channel for each place
 
@@ -166,16 +165,16 @@ class _RabbitMQPublishing(PublisherSession):
             async with self._opening:  # publish may be called while it is under way
                 connection = await self._connect()
         except Exception as error:  # noqa: BLE001 - aio-pika's have no common base
-            return PublishResult(PublishStatus.UNAVAILABLE, _error_text(error))
+            return PublishResult(PublishStatus.UNAVAILABLE, error_text(error))
         try:
             async with asyncio.timeout(self._timeout):
                 wire = self._open(place) or await self._open_wire(connection, place)
         except _REFUSED as error:
-            return PublishResult(PublishStatus.STALLED, _error_text(error))
+            return PublishResult(PublishStatus.STALLED, error_text(error))
         except Exception as error:  # noqa: BLE001 - a connection that opens no channel is of no use
             if self._connection is connection:
                 await self.close()
-            return PublishResult(PublishStatus.UNAVAILABLE, _error_text(error))
+            return PublishResult(PublishStatus.UNAVAILABLE, error_text(error))
         try:
             async with asyncio.timeout(_BLOCKED):
                 await wire.connection.ready()
@@ -252,8 +251,8 @@ def _result_of(error: BaseException | None) -> PublishResult:
     if isinstance(error, ChannelPreconditionFailed):
         return _CLOSED
     if isinstance(error, _REFUSED):
-        return PublishResult(PublishStatus.STALLED, _error_text(error))
-    return _UNCONFIRMED if isinstance(error, TimeoutError) else PublishResult(PublishStatus.UNKNOWN, _error_text(error))
+        return PublishResult(PublishStatus.STALLED, error_text(error))
+    return _UNCONFIRMED if isinstance(error, TimeoutError) else PublishResult(PublishStatus.UNKNOWN, error_text(error))
 
 
 def _properties(envelope: Envelope, media_type: str, headers: dict[str, str]) -> spec.Basic.Properties:
@@ -264,9 +263,3 @@ def _properties(envelope: Envelope, media_type: str, headers: dict[str, str]) ->
         delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
         headers={**headers},
     )
-
-
-def _error_text(error: BaseException) -> str:
-    if isinstance(error, AuthenticationError | ProbableAuthenticationError):
-        return f"the broker refused the login: correct user, password and virtual host in its URL ({error})"
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -118,7 +118,7 @@ wait for long.
 """
 
 
-class _Entry(NamedTuple):
+class _EntryTag(NamedTuple):
     stream: str
     id: bytes
 
@@ -344,7 +344,7 @@ class _RedisStreamsSession(ConsumerSession):
 
     def _put(self, stream: str, entries: Sequence[Any], *, again: bool) -> None:
         for number, flat in entries:
-            entry = _Entry(stream, number)
+            entry = _EntryTag(stream, number)
             if not (again and self._shelf.has(entry)):
                 fields = dict(zip(flat[::2], flat[1::2], strict=True))
                 self._shelf.put(Delivery(envelope_in(fields, self._streams[stream]), entry, stream, again))

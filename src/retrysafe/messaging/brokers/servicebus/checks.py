@@ -10,11 +10,11 @@ from azure.core.exceptions import ResourceNotFoundError
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from azure.servicebus.management import QueueProperties, SubscriptionProperties, TopicProperties
 
-from retrysafe.messaging.brokers.checks import BrokerExamination, Row, checks_of
+from retrysafe.messaging.brokers.checks import BrokerExamination, checks_of, error, warning
 from retrysafe.messaging.brokers.servicebus.client import namespace_of
 from retrysafe.messaging.brokers.servicebus.messages import name_of
 from retrysafe.messaging.brokers.spec import declaring
-from retrysafe.protocol.checks import Facts, Severity
+from retrysafe.protocol.checks import Facts
 
 _WITHIN = 4.0
 _DAY = timedelta(days=1)
@@ -70,27 +70,24 @@ def _shorter(duration: timedelta | str | None, than: timedelta) -> bool:
 
 CHECKS = checks_of(
     "how-to/servicebus.md",
-    Row(
+    error(
         "servicebus-entity",
-        Severity.ERROR,
         "missing",
         bool,
         "Are the queues and topics there?",
         "No queue or topic {}.",
         f"Make them with  {_MADE}",
     ),
-    Row(
+    error(
         "servicebus-subscription",
-        Severity.ERROR,
         "entities",
         lambda entity: not entity.receiving,
         "Does a subscription get what is published?",
         "Without a subscription, what is published is lost: {}.",
         f"Let each service declare its own:  {_MADE}",
     ),
-    Row(
+    warning(
         "servicebus-sessions",
-        Severity.WARNING,
         "receiving",
         lambda set_: not set_.requires_session,
         "Do messages of a key keep their order?",
@@ -98,9 +95,8 @@ CHECKS = checks_of(
         "Make another queue or subscription with ordered=True (it cannot be changed), and delete this one when it is "
         "empty.",
     ),
-    Row(
+    warning(
         "servicebus-deliveries",
-        Severity.WARNING,
         "receiving",
         lambda set_: (set_.max_delivery_count or 10) < _OFTEN,
         "Is it the inbox that gives messages up?",
@@ -108,9 +104,8 @@ CHECKS = checks_of(
         "later ones of their sessions pass: {}.",
         f"{_UPDATE} --max-delivery-count 2000; the inbox counts attempts, and keeps dead letters",
     ),
-    Row(
+    warning(
         "servicebus-duplicates",
-        Severity.WARNING,
         "entities",
         lambda entity: not entity.sending.requires_duplicate_detection,
         "Is a message recognised that is published again?",
@@ -118,18 +113,16 @@ CHECKS = checks_of(
         "Make another queue or topic with duplicate detection, as declare does (it cannot be changed); without it the "
         "inbox drops duplicates alone.",
     ),
-    Row(
+    warning(
         "servicebus-retention",
-        Severity.WARNING,
         "all",
         lambda set_: _shorter(set_.default_message_time_to_live, _DAY),
         "Are messages kept while consumers are down?",
         "Messages expire that wait for less than a day: {}.",
         f"{_UPDATE} --default-message-time-to-live P7D",
     ),
-    Row(
+    warning(
         "servicebus-idle",
-        Severity.WARNING,
         "all",
         lambda set_: _shorter(set_.auto_delete_on_idle, _FOR_EVER),
         "Does a queue or subscription stay that nobody uses?",

@@ -23,7 +23,7 @@ from retrysafe.messaging.brokers.servicebus.client import (
 )
 from retrysafe.messaging.brokers.servicebus.messages import message_of, name_of, session_of
 from retrysafe.messaging.brokers.servicebus.results import alone, blames_one, is_silence, result_of
-from retrysafe.messaging.cloudevents import MODES, Mode
+from retrysafe.messaging.cloudevents import Mode, require_mode
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.records import Duration
@@ -140,8 +140,9 @@ class ServiceBusPublisher(BrokerPublisher["_ServiceBusPublishing"]):
         mode: Mode = "binary",
         timeout: Duration = "10s",
     ) -> None:
-        if mode not in MODES or (partitions is not None and partitions < 1):
-            raise ConfigurationError(f"mode= is one of {', '.join(MODES)}; partitions= is a number from 1.")
+        require_mode(mode)
+        if partitions is not None and partitions < 1:
+            raise ConfigurationError("partitions= is a number from 1.")
         self._prefix, namespace, within = prefix, namespace_of(url), seconds_of(timeout, "timeout")
         super().__init__(lambda: _ServiceBusPublishing(namespace, prefix, ordered, partitions, mode, within))
 

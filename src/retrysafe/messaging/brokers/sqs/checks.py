@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 
 from botocore.exceptions import ClientError
 
-from retrysafe.messaging.brokers.checks import BrokerExamination, Row, checks_of
+from retrysafe.messaging.brokers.checks import BrokerExamination, checks_of, error, warning
 from retrysafe.messaging.brokers.spec import declaring
 from retrysafe.messaging.brokers.sqs.client import Service, TopicMissing, is_missing, topic_named
 from retrysafe.messaging.brokers.sqs.opening import options_of
-from retrysafe.protocol.checks import Facts, Severity
+from retrysafe.protocol.checks import Facts
 
 _WITHIN = 4.0
 _DAY = 86400
@@ -30,16 +30,12 @@ async def _gather(url: str, names: tuple[str, ...]) -> Facts:
     service = Service(kind, options.get("region"), options.get("endpoint"), _WITHIN)
     find = _topic if kind == "sns" else _queue
     try:
-        found = {name: await find(service, f"{name}.fifo") or await find(service, name) for name in names}
+        settings = {name: await find(service, f"{name}.fifo") or await find(service, name) for name in names}
     finally:
         await service.aclose()
-    settings = {name: set_ for name, set_ in found.items() if set_ is not None}
-    is_topics = kind == "sns"
-    return {
-        "missing": sorted(set(names) - set(settings)),
-        "queues": {} if is_topics else settings,
-        "topics": settings if is_topics else {},
-    }
+    known = {name: attributes for name, attributes in settings.items() if attributes is not None}
+    missing = sorted(settings.keys() - known.keys())
+    return {"missing": missing, "queues": {}, "topics": {}, "topics" if kind == "sns" else "queues": known}
 
 
 async def _queue(service: Service, name: str) -> dict[str, str] | None:
@@ -49,8 +45,7 @@ async def _queue(service: Service, name: str) -> dict[str, str] | None:
         if is_missing(error):
             return None
         raise
-    told = await service.call("get_queue_attributes", QueueUrl=url, AttributeNames=["All"])
-    return {**told.get("Attributes", {})}
+    return {**(await service.call("get_queue_attributes", QueueUrl=url, AttributeNames=["All"])).get("Attributes", {})}
 
 
 async def _topic(service: Service, name: str) -> dict[str, str] | None:
@@ -62,27 +57,24 @@ async def _topic(service: Service, name: str) -> dict[str, str] | None:
 
 CHECKS = checks_of(
     "how-to/sqs.md",
-    Row(
+    error(
         "sqs-queue",
-        Severity.ERROR,
         "missing",
         bool,
         "Are the queues and topics there?",
         "No queue or topic {}.",
         _DECLARE,
     ),
-    Row(
+    warning(
         "sqs-order",
-        Severity.WARNING,
         "queues",
         lambda set_: set_.get("FifoQueue") != "true",
         "Do messages of a key keep their order?",
         "Not FIFO, so without any order: {}.",
         "Declare a FIFO queue (ordered=True), and delete this one when it is empty.",
     ),
-    Row(
+    warning(
         "sqs-dead-letters",
-        Severity.WARNING,
         "queues",
         lambda set_: int(json.loads(set_.get("RedrivePolicy") or "{}").get("maxReceiveCount", _OFTEN)) < _OFTEN,
         "Is it the inbox that gives messages up?",
@@ -91,18 +83,16 @@ CHECKS = checks_of(
         "Take the redrive policy from the queue (aws sqs set-queue-attributes --attributes RedrivePolicy=), or give it "
         "maxReceiveCount=1000; the inbox counts attempts, and keeps dead letters",
     ),
-    Row(
+    warning(
         "sqs-retention",
-        Severity.WARNING,
         "queues",
         lambda set_: int(set_.get(_RETENTION, _DAY)) < _DAY,
         "Are messages kept while consumers are down?",
         "Messages are lost that wait for less than a day: {}.",
         "aws sqs set-queue-attributes --attributes MessageRetentionPeriod=345600",
     ),
-    Row(
+    error(
         "sns-subscription",
-        Severity.ERROR,
         "topics",
         lambda set_: int(set_.get("SubscriptionsConfirmed", "0")) < 1,
         "Does a queue get what is published?",

@@ -8,12 +8,11 @@ from typing import Any, ClassVar, NamedTuple
 
 from botocore.exceptions import ClientError
 
-from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.publisher import ACKED, BatchLimits, BatchSession, BrokerPublisher, PublishEntry
 from retrysafe.messaging.brokers.sqs.client import FAILURES, Service, is_missing, topic_named
 from retrysafe.messaging.brokers.sqs.messages import content_of, name_of, order_of
 from retrysafe.messaging.brokers.sqs.results import blames_one, result_of, result_of_answer
-from retrysafe.messaging.cloudevents import MODES, Mode
+from retrysafe.messaging.cloudevents import Mode, require_mode
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.records import Duration
@@ -117,8 +116,7 @@ class _AwsPublisher(BrokerPublisher[_SqsPublishing]):
         mode: Mode = "binary",
         timeout: Duration = "10s",
     ) -> None:
-        if mode not in MODES:
-            raise ConfigurationError(f"mode={mode!r}: write one of {', '.join(MODES)}.")
+        require_mode(mode)
         self._prefix, within = prefix, seconds_of(timeout, "timeout")
 
         def new_session() -> _SqsPublishing:
