@@ -15,7 +15,7 @@ import pytest
 
 if TYPE_CHECKING:
     from retrysafe import Boundary
-    from retrysafe.testing import Clock
+    from retrysafe.testing import Clock, FaultyBroker
     from retrysafe.testing.crashing import Report
     from retrysafe.testing.fixtures import Duplicates, Redeliver
 
@@ -96,6 +96,14 @@ def retrysafe_redeliver(request: pytest.FixtureRequest) -> Redeliver:
     again = f"the same deliveries again: pytest --retrysafe-seed={seed} '{request.node.nodeid}'"
     request.node.add_report_section("call", "retrysafe", again)
     return Redeliver(f"{seed} {request.node.nodeid}")
+
+
+@pytest.fixture
+def retrysafe_broker() -> FaultyBroker:
+    """A broker in memory with `outage()`, and with `relay_dies()` between publishing and marking."""
+    from retrysafe.testing import FaultyBroker
+
+    return FaultyBroker()
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from tests.tables import each_row
 from tests.testing.test_plugin import SOURCES
 
 NAMES = {
-    "AsyncHarness", "Clock", "ConsumerBench", "ConsumerFeatures", "ConsumerSuite", "Harness", "Outcome",
-    "PublisherFeatures", "PublisherSuite", "Publishing", "StoreSuite", "SyncHarness", "aassert_once",
+    "AsyncHarness", "Clock", "ConsumerBench", "ConsumerFeatures", "ConsumerSuite", "FaultyBroker", "Harness",
+    "Outcome", "PublisherFeatures", "PublisherSuite", "Publishing", "StoreSuite", "SyncHarness", "aassert_once",
     "aconcurrently", "age", "assert_once", "concurrently", "crash_points", "redelivered",
 }  # fmt: skip
 

@@ -23,6 +23,7 @@ from retrysafe.testing import (
     ConsumerBench,
     ConsumerFeatures,
     ConsumerSuite,
+    FaultyBroker,
     Harness,
     Outcome,
     PublisherFeatures,
@@ -142,3 +143,10 @@ class TestMyConsumer(ConsumerSuite):
     @pytest.fixture
     def consumer_bench(self) -> Callable[[], AbstractAsyncContextManager[ConsumerBench]]:
         return bench
+
+
+def publishing(retrysafe_broker: FaultyBroker) -> None:
+    with retrysafe_broker.outage():
+        ...
+    with retrysafe_broker.relay_dies():
+        ...

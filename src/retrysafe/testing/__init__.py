@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from retrysafe.testing.consumers import ConsumerBench, ConsumerFeatures, ConsumerSuite
     from retrysafe.testing.crashing import crash_points
     from retrysafe.testing.duplicates import Outcome, aconcurrently, concurrently, redelivered
+    from retrysafe.testing.faulty_broker import FaultyBroker
     from retrysafe.testing.harness import AsyncHarness, Harness, SyncHarness
     from retrysafe.testing.publishers import PublisherFeatures, PublisherSuite, Publishing
     from retrysafe.testing.suite import StoreSuite
@@ -28,6 +29,7 @@ __all__ = [
     "ConsumerBench",
     "ConsumerFeatures",
     "ConsumerSuite",
+    "FaultyBroker",
     "Harness",
     "Outcome",
     "PublisherFeatures",
@@ -50,6 +52,7 @@ _HOMES = {
     "ConsumerBench": "consumers",
     "ConsumerFeatures": "consumers",
     "ConsumerSuite": "consumers",
+    "FaultyBroker": "faulty_broker",
     "Harness": "harness",
     "Outcome": "duplicates",
     "PublisherFeatures": "publishers",
