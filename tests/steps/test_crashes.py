@@ -24,7 +24,7 @@ def _bank(path: str, amount: int, key: str) -> str:
 
 
 def _checkout(path: str) -> None:
-    boundary = Boundary("checkout", store=f"sqlite:///{path}", effects="keyed", lease="1s", observers=())
+    boundary = Boundary("checkout", store=f"sqlite:///{path}", effects="keyed", observers=())
 
     @boundary.once(key="order", operation="place")
     def place(order: str, amount: int) -> str:
