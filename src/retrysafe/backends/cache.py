@@ -50,7 +50,6 @@ class ReadThroughCache:
         """The warning that the cache did not answer, until it is reported."""
 
     def look(self, request: ClaimRequest) -> Looked:
-        """Return the cache's answer to a claim."""
         looked = self._ask(caching.look(self._cache, request))
         return _NOT_LOOKED if looked is None else looked
 
@@ -60,7 +59,6 @@ class ReadThroughCache:
         return _NOT_LOOKED if looked is None else looked
 
     def keep(self, outcome: ClaimResult, looked: Looked) -> None:
-        """Keep the settled record that a claim met."""
         if looked[1] is not None:
             self._ask(caching.keep(self._cache, outcome, looked[1], self._at_most))
 

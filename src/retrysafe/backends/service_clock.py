@@ -121,11 +121,9 @@ class OwnClock:
     error: Micros = 0
 
     def local(self) -> Micros:
-        """This machine's own time."""
         return steady()
 
     def __call__(self) -> Micros:
-        """The time of this machine."""
         return time.time_ns() // 1000
 
 
@@ -144,12 +142,10 @@ class ServiceClock:
 
     @property
     def corrected(self) -> bool:
-        """True if the service has told its time."""
         return self._bounds is not None
 
     @property
     def error(self) -> Micros:
-        """By how much the service's clock may be ahead of this one."""
         bounds = self._bounds
         return 0 if bounds is None else bounds.aged(self.local()).width
 

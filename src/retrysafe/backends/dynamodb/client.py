@@ -220,7 +220,6 @@ class DynamodbClient:
 
     @classmethod
     def connect(cls, access: Access, clock: ServiceClock) -> DynamodbClient:
-        """A client of our own."""
         with _making, _with_region():
             client = lazy.boto3.client("dynamodb", **access.arguments(Config))
         return cls(client, clock, access.patience, own=True)
@@ -252,11 +251,9 @@ class DynamodbClient:
         return Answer(None, response)
 
     def transaction(self) -> Any:
-        """DynamoDB's transactions cannot be shared with the caller's code."""
         raise ConfigurationError("store=: DynamoDB has no transactions to share.")
 
     def close(self) -> None:
-        """Close the client, unless it is the user's."""
         if self._own:
             self._client.close()
 
@@ -333,11 +330,9 @@ class AsyncDynamodbClient:
             await making.__aexit__(None, None, None)
 
     def transaction(self) -> Any:
-        """DynamoDB's transactions cannot be shared with the caller's code."""
         raise ConfigurationError("store=: DynamoDB has no transactions to share.")
 
     async def aclose(self) -> None:
-        """Close the client, unless it is the user's."""
         life, self._life = self._life, None
         if life is not None:
             self._client = None

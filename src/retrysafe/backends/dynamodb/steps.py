@@ -33,27 +33,21 @@ class DynamodbSteps:
         self._rows = beside(store.table)
 
     def rows(self, work: Work) -> Iterator[Ask[list[StepRow]]]:
-        """Return the rows of a work, page by page."""
         return self._pages("query", self._of(work), lambda found: [_row(one) for one in found])
 
     def insert(self, work: Work, row: StepRow, *, joined: bool) -> Ask[bool]:
-        """Write a first row if the work is its claim's."""
         return self._write(work, self._put(work, row, _FIRST), self._look(work, _HELD))
 
     def change(self, work: Work, row: StepRow, before: StepState) -> Ask[bool]:
-        """Write the next state of a row."""
         put = self._put(work, row, f"{_WAS} <= :mine", before)
         return self._write(work, put, self._look(work, _HELD) if row.state is StepState.UNDONE else None)
 
     def drop(self, work: Work, at: At) -> Ask[bool]:
-        """Remove a row that this attempt has started."""
         given = {"before": StepState.STARTED, "mine": work.token}
         condition = expressed(given, ConditionExpression=f"{_WAS} = :mine")
         return Ask(Call("delete_item", {**self._item(work, at), **condition}, CONDITION), _is_done)
 
     def find(self, work: Work, at: At) -> Ask[FoundRow]:
-        """Return a row, and whether the work is its claim's."""
-
         def parse(answer: Answer) -> FoundRow:
             row, record = (document_of(found.get("Item", {})) for found in answer.response["Responses"])
             return FoundRow(_row(row) if row else None, held=_is_held(work, record))
@@ -62,7 +56,6 @@ class DynamodbSteps:
         return Ask(Call("transact_get_items", {"TransactItems": items}), parse)
 
     def signal(self, work: Work, row: StepRow) -> Ask[bool]:
-        """Write the row of a signal if the work has not ended."""
         look = {**self._record(work.key), **expressed({"generation": work.generation}, ConditionExpression=_OPEN)}
         return self._write(work, self._put(work, row, _FIRST), look)
 
@@ -177,7 +170,6 @@ class DynamodbSteps:
 
 
 def step_store(store: DynamodbStore) -> DynamodbSteps:
-    """The steps of a store."""
     return DynamodbSteps(store)
 
 

@@ -76,11 +76,9 @@ class DynamodbStore(DocumentStore):
         return Call("delete_item" if write.sets is None else "update_item", arguments, CONDITION)
 
     def find(self, key: bytes) -> Call:
-        """A consistent read."""
         return Call("get_item", {"TableName": self.table, "Key": item_of({KEY: key}), "ConsistentRead": True})
 
     def select(self, selection: Selection) -> Call:
-        """A page of a scan, in the order of the table's partitions."""
         standing = [_any_of(selection.standing)] if selection.standing else []
         if selection.lasting:
             standing = [f"({' OR '.join([*standing, f'({_standing(SETTLED)} AND attribute_not_exists(#{TTL}))'])})"]
@@ -95,16 +93,13 @@ class DynamodbStore(DocumentStore):
         return Call("scan", arguments)
 
     def is_done(self, answer: Answer) -> bool:
-        """True unless the condition failed."""
         return answer.refused is None
 
     def document(self, answer: Answer) -> Document | None:
-        """The item in an answer."""
         item = answer.response.get("Item")
         return document_of(item) if item else None
 
     def page(self, answer: Answer) -> ScanPage:
-        """The items of a page, and the key of the last that was looked at."""
         last = answer.response.get("LastEvaluatedKey")
         return ScanPage(map(document_of, answer.response["Items"]), None if last is None else bytes(last[KEY]["B"]))
 
@@ -126,7 +121,6 @@ class DynamodbStore(DocumentStore):
         return [*found, Finding("warn", "clock", text)]
 
     def create(self) -> Steps[list[Migration]]:
-        """Create the tables and switch their time to live on, as far as they are missing."""
         done = yield from self._table.create(1)
         return done + (yield from Table(beside(self.table), self._address, STEP).create(3))
 

@@ -51,7 +51,6 @@ class Table:
         return Call("describe_time_to_live", {"TableName": self._name}, MISSING | _UNTOLD)
 
     def backups(self) -> Call:
-        """Ask how the table is backed up."""
         return Call("describe_continuous_backups", {"TableName": self._name}, MISSING | _UNTOLD)
 
     def backup_findings(self, answer: Answer) -> list[Finding]:
@@ -133,7 +132,6 @@ class Table:
 
 
 def beside(table: str) -> str:
-    """The name of the table of steps."""
     return f"{table}_steps"
 
 

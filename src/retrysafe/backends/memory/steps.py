@@ -18,16 +18,12 @@ class MemorySteps:
     """Rows by key, generation, name and index."""
 
     def rows(self, work: Work) -> list[Ask[list[StepRow]]]:
-        """Return the rows of a work."""
         return [_ask(lambda records, now: [row for place, row in records.steps.items() if place[:2] == work[:2]])]
 
     def insert(self, work: Work, row: StepRow, *, joined: bool) -> Ask[bool]:
-        """Write a first row if the work is its claim's."""
         return _ask(lambda records, now: _holds(records, work) and _put_first(records, work, row))
 
     def change(self, work: Work, row: StepRow, before: StepState) -> Ask[bool]:
-        """Write the next state of a row."""
-
         def step(records: Kept, now: Micros) -> bool:
             found = records.steps.get(_place(work, row.at))
             if found is None or found.state is not before or found.token > work.token:
@@ -40,8 +36,6 @@ class MemorySteps:
         return _ask(step)
 
     def drop(self, work: Work, at: At) -> Ask[bool]:
-        """Remove a row that this attempt has started."""
-
         def step(records: Kept, now: Micros) -> bool:
             found = records.steps.get(_place(work, at))
             if found is None or (found.state, found.token) != (StepState.STARTED, work.token):
@@ -52,12 +46,9 @@ class MemorySteps:
         return _ask(step)
 
     def find(self, work: Work, at: At) -> Ask[FoundRow]:
-        """Return a row, and whether the work is its claim's."""
         return _ask(lambda records, now: FoundRow(records.steps.get(_place(work, at)), _holds(records, work)))
 
     def signal(self, work: Work, row: StepRow) -> Ask[bool]:
-        """Write the row of a signal if the work has not ended."""
-
         def step(records: Kept, now: Micros) -> bool:
             record = records.get(work.key)
             if record is None or record.created != work.generation:
@@ -67,12 +58,9 @@ class MemorySteps:
         return _ask(step)
 
     def conclude(self, work: Work) -> list[Ask[None]]:
-        """Nothing: a sweep removes them."""
         return []
 
     def sweep(self, limit: int) -> list[Ask[int]]:
-        """Remove rows whose record is gone, or of other work."""
-
         def step(records: Kept, now: Micros) -> int:
             lost = [place for place in records.steps if not _is_of(records, *place)][:limit]
             for place in lost:
@@ -83,7 +71,6 @@ class MemorySteps:
 
 
 def step_store(store: MemoryStore) -> MemorySteps:
-    """The steps of a store."""
     return MemorySteps()
 
 

@@ -68,11 +68,9 @@ class MemoryClient:
             return request(self.records, self._clock())
 
     def transaction(self) -> AbstractContextManager[OpenTransaction[Executor]]:
-        """Memory has no transactions."""
         raise ConfigurationError("store=: memory has no transactions.")
 
     def close(self) -> None:
-        """Drop the records."""
         self.records.clear()
         self.records.steps.clear()
 
@@ -87,11 +85,9 @@ class AsyncMemoryClient:
         return self._client(request)
 
     def transaction(self) -> Any:
-        """Memory has no transactions."""
         return self._client.transaction()
 
     async def aclose(self) -> None:
-        """Drop the records."""
         self._client.close()
 
     def abandon(self) -> None:
@@ -117,12 +113,9 @@ class MemoryStore:
     """Records at which a new one lets the forgotten ones go, as there is no sweeper; then twice as many as are left."""
 
     def admit(self, request: ClaimRequest) -> list[Ask[QuotaRefusal | None]]:
-        """Nothing: `claim` judges."""
         return []
 
     def claim(self, request: ClaimRequest) -> Ask[Record | QuotaRefusal | None]:
-        """Write a first record, or return the one that is there."""
-
         def step(records: Records, now: Micros) -> Record | QuotaRefusal:
             record = records.get(request.key)
             if record is not None:
@@ -141,16 +134,12 @@ class MemoryStore:
         return Ask(step, _as_it_is)
 
     def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
-        """Claim a record that is as seen."""
-
         def step(records: Records, now: Micros) -> Record | None:
             return _change(records, request.key, lambda record: transitions.claim_again(record, request, seen, now))
 
         return _ask(step)
 
     def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
-        """Settle the owner's record."""
-
         def step(records: Records, now: Micros) -> bool:
             record = records.get(held.key)
             if record is None:
@@ -164,8 +153,6 @@ class MemoryStore:
         return Ask(step, _as_it_is)
 
     def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[bool]:
-        """Settle a record that is as seen."""
-
         def step(records: Records, now: Micros) -> bool:
             changed = _change(
                 records,
@@ -177,8 +164,6 @@ class MemoryStore:
         return _ask(step)
 
     def renew(self, held: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
-        """Extend the leases."""
-
         def step(records: Records, now: Micros) -> set[bytes]:
             def extend(one: Ownership) -> Record | None:
                 return _change(records, one.key, lambda record: transitions.renew(record, one, now))
@@ -188,8 +173,6 @@ class MemoryStore:
         return [_ask(step)]
 
     def read(self, key: bytes) -> Ask[Record | None]:
-        """Return the record."""
-
         def step(records: Records, now: Micros) -> Record | None:
             record = records.get(key)
             return None if record is None else _at(record, now)
@@ -197,16 +180,12 @@ class MemoryStore:
         return _ask(step)
 
     def sweep(self, limit: int) -> list[Ask[int]]:
-        """Remove forgotten records."""
-
         def step(records: Records, now: Micros) -> int:
             return _forget(records, now, limit)
 
         return [_ask(step)]
 
     def forgotten(self, limit: int) -> list[Ask[list[Record]]]:
-        """Return forgotten records."""
-
         def step(records: Records, now: Micros) -> list[Record]:
             sources = transitions.RULES[Transition.SWEEP].sources
             standing = (record._replace(now=now) for record in records.values())
@@ -215,8 +194,6 @@ class MemoryStore:
         return [_ask(step)]
 
     def remove(self, seen: Sequence[Record]) -> list[Ask[int]]:
-        """Remove those that are as seen and forgotten."""
-
         def step(records: Records, now: Micros) -> int:
             sources = transitions.RULES[Transition.SWEEP].sources
             gone = 0
@@ -230,8 +207,6 @@ class MemoryStore:
         return [_ask(step)]
 
     def scan(self, wanted: Filter, cursor: str | None, limit: int) -> Ask[Page]:
-        """Return a page by the order of key hashes."""
-
         def step(records: Records, now: Micros) -> Page:
             standing = (records[key]._replace(now=now, result=None) for key in sorted(records))
             after = [one for one in standing if wanted.takes(one) and (cursor is None or one.key.hex() > cursor)]
@@ -240,11 +215,9 @@ class MemoryStore:
         return _ask(step)
 
     def tally(self) -> list[Ask[list[Tally]]]:
-        """Nothing of its own: a scan is as quick."""
         return []
 
     def examine(self) -> list[Ask[list[Finding]]]:
-        """There is no server."""
         return []
 
 

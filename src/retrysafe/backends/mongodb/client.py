@@ -145,7 +145,6 @@ class MongodbClient(Executor):
             yield Opened(session, Executor(self.collection, session))
 
     def close(self) -> None:
-        """Close the client, unless it is the user's."""
         if self._own:
             self.collection.database.client.close()
 
@@ -164,7 +163,6 @@ class AsyncMongodbClient(AsyncExecutor):
             yield Opened(session, AsyncExecutor(self.collection, session))
 
     async def aclose(self) -> None:
-        """Close the client, unless it is the user's."""
         if self._own:
             await self.collection.database.client.close()
 

@@ -26,7 +26,6 @@ TIMEOUT = 5000
 
 
 def from_url(url: str) -> Backend:
-    """A backend with clients of its own."""
     try:
         srv = url.lower().startswith("mongodb+srv:")  # reading the rest of it would ask a name server
         options = {} if srv else parse_uri(url, warn=False)["options"]
@@ -60,14 +59,12 @@ def from_async_client(client: Any) -> Backend:
 
 
 def join(session: Any, kind: str, address: str) -> Joining:
-    """An executor on a session of the caller's."""
     _refuse_other(kind)
     executor = Executor(_collection(session.client, address), session)
     return Joining(executor, None, place=identity.pool(session.client), kind="mongodb")
 
 
 def ajoin(session: Any, kind: str, address: str) -> Joining:
-    """`join` for async code."""
     _refuse_other(kind)
     executor = AsyncExecutor(_collection(session.client, address), session)
     return Joining(None, executor, place=identity.pool(session.client), kind="mongodb")

@@ -88,7 +88,6 @@ class MongodbStore(DocumentStore):
         return Claim(sets["attempt"], upsert, self.find(write.key))
 
     def find(self, key: bytes) -> Call:
-        """The document with the server's time."""
         return Call("collection.aggregate", ([{"$match": {"_id": key}}, {"$set": {"now": NOW}}],))
 
     def select(self, selection: Selection) -> Call:
@@ -119,7 +118,6 @@ class MongodbStore(DocumentStore):
         return bool(answer)
 
     def document(self, answer: Any) -> Document | None:
-        """The document in an answer."""
         found: Any = answer[0] if isinstance(answer, list) and answer else answer
         return _document(found) if found else None
 
@@ -144,7 +142,6 @@ class MongodbStore(DocumentStore):
     rollback = _control("rollback")
 
     def isolation(self) -> list[Ask[str]]:
-        """Nothing: no duplicate waits in a transaction."""
         return []
 
     def whereabouts(self) -> Ask[object]:
@@ -152,7 +149,6 @@ class MongodbStore(DocumentStore):
         return Ask(HELLO, lambda told: (told["setName"], *sorted(told["hosts"])) if "setName" in told else None)
 
     def time(self) -> Ask[Micros]:
-        """The server's clock."""
         return Ask(HELLO, lambda told: round(told["localTime"].replace(tzinfo=UTC).timestamp() * 1e6))
 
     # ------------------------------------------------------------ the collection
@@ -170,7 +166,6 @@ class MongodbStore(DocumentStore):
         return [Finding("warn", "time to live", f"{text} Run retrysafe migrate.")]
 
     def create(self) -> Steps[list[Migration]]:
-        """Create the collection and its TTL index, as far as they are missing."""
         indexes = yield from ask(Ask(_INDEXES, list))
         after = _seconds(indexes)
         if after == 0:

@@ -158,7 +158,6 @@ class Wire(asyncio.Protocol):
                 answer.set_exception(StoreUnavailable(text))
 
     def close(self) -> None:
-        """Hang up."""
         self._fail("the client was closed")
         self._transport.abort()
 
@@ -176,7 +175,6 @@ class Lane:
         self._laying: asyncio.Task[Wire] | None = None
 
     async def ask(self, words: Words) -> Reply:
-        """Perform one command."""
         wire = self._wire
         if wire is None or not wire.is_open:
             wire = await self._laid()
@@ -360,17 +358,14 @@ class AsyncRedisClient:
         return Scanned(found, cursor_after(name, int(after), list(masters)))
 
     def transaction(self) -> Any:
-        """Redis has no transactions that could hold the caller's data."""
         raise ConfigurationError("store=: Redis has no transactions to share.")
 
     async def aclose(self) -> None:
-        """Close the lanes, and the client if it is ours."""
         for lane in self._lanes.values():
             await lane.aclose()
         await self._masters.aclose()
 
     def abandon(self) -> None:
-        """Hang up without the loop, which is closed."""
         for lane in self._lanes.values():
             lane.abandon()
         self._masters.abandon()

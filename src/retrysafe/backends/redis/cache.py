@@ -43,11 +43,9 @@ class RedisCache:
         return Ask(self._script("look", _LOOK, key, ()), lambda answer: Cached(_read(key, answer[1]), int(answer[0])))
 
     def keep(self, record: Record, until: Micros) -> Ask[None]:
-        """Keep a settled record, unless a later version is known."""
         return Ask(self._script("keep", _KEEP, record.key, (record.version, until // 1000, _written(record))), _nothing)
 
     def drop(self, changed: Record, until: Micros) -> Ask[None]:
-        """Remember the version that the change has made, and no record."""
         return Ask(self._script("keep", _KEEP, changed.key, (changed.version + 1, until // 1000, "")), _nothing)
 
     def _script(self, name: str, source: str, key: bytes, args: tuple[Any, ...]) -> Script:

@@ -38,7 +38,6 @@ Reply = Any
 
 @lru_cache(maxsize=64)
 def digest(source: str) -> str:
-    """The name under which Redis knows a script."""
     return hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -68,7 +67,6 @@ _REFUSED = {
 
 
 def not_connected(error: Exception) -> StoreUnavailable:
-    """The error for a connection that could not be made."""
     text = str(error) or type(error).__name__
     remedy = _REFUSED.get(code_of(error) or "")
     if "called without any password" in text:
@@ -313,9 +311,7 @@ class RedisClient:
         return Scanned(found, cursor_after(name, int(after), list(masters)))
 
     def transaction(self) -> Any:
-        """Redis has no transactions that could hold the caller's data."""
         raise ConfigurationError("store=: Redis has no transactions to share.")
 
     def close(self) -> None:
-        """Close the connections that are ours."""
         self._masters.close()

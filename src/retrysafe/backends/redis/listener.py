@@ -42,7 +42,6 @@ class RedisListener:
         self._closed = threading.Event()
 
     def listen(self, key: bytes) -> None:
-        """Begin to hear of ``key``."""
         name = self._name_of(key)
         with self._changing:
             self._keys[name] = key
@@ -54,7 +53,6 @@ class RedisListener:
                     self._pubsub.subscribe(name)
 
     def ignore(self, key: bytes) -> None:
-        """Hear of ``key`` no more."""
         name = self._name_of(key)
         with self._changing:
             self._keys.pop(name, None)
@@ -63,7 +61,6 @@ class RedisListener:
                     self._pubsub.unsubscribe(name)
 
     def close(self) -> None:
-        """End the thread and its connection."""
         self._closed.set()
         with self._changing:
             thread, pubsub = self._thread, self._pubsub
@@ -120,7 +117,6 @@ class AsyncRedisListener:
         self._task: asyncio.Task[None] | None = None
 
     def listen(self, key: bytes) -> None:
-        """Begin to hear of ``key``."""
         name = self._name_of(key)
         self._keys[name] = key
         if self._task is None:
@@ -129,21 +125,18 @@ class AsyncRedisListener:
             self._wire.send(("SUBSCRIBE", name))
 
     def ignore(self, key: bytes) -> None:
-        """Hear of ``key`` no more."""
         name = self._name_of(key)
         self._keys.pop(name, None)
         if self._wire is not None:
             self._wire.send(("UNSUBSCRIBE", name))
 
     async def aclose(self) -> None:
-        """End the task and its connection."""
         while self._task is not None and not self._task.done():
             self._task.cancel()  # again, for a library that was connecting may have taken it for a time-out of its own
             await asyncio.wait((self._task,), timeout=PAUSE)
         await self._masters.aclose()
 
     def abandon(self) -> None:
-        """Hang up without the loop, which is closed."""
         if self._wire is not None and self._wire.is_open:
             self._wire.abandon()
         self._masters.abandon()

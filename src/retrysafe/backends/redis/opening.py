@@ -21,7 +21,6 @@ _ADDRESS = "redis://…"
 
 
 def from_url(url: str, **options: Any) -> Backend:
-    """A backend with clients of its own."""
     address = urls.parse(url, **options)
     return _backend(
         partial(urls.sync, address),

@@ -43,20 +43,16 @@ class SqlInbox:
     # ------------------------------------------------------------ attempts
 
     def begun(self, arrival: Arrival) -> Ask[None]:
-        """Note that an attempt begins."""
         return self._attempt(arrival, 1, 0, 1, 0, "")
 
     def ended(self, arrival: Arrival, error: str, *, counted: bool) -> Ask[None]:
-        """Note that an attempt has ended by an error; ``counted``: that it began is noted already."""
         return self._attempt(arrival, 1, 1, 0 if counted else 1, 1, error[:LONGEST_ERROR])
 
     def withdrawn(self, arrival: Arrival) -> Ask[None]:
-        """Note that an attempt which was to begin did not."""
         sql = f"UPDATE {ATTEMPTS} SET started = started - 1 WHERE key_hash = {self._store.p('key')} AND started > 0"
         return self._write(sql, {"key": arrival.identity})
 
     def counts(self, arrival: Arrival) -> Ask[Counts]:
-        """The attempts so far, and whether it lies in the dead letters."""
         here = f"key_hash = {self._store.p('key')}"
         sql = (
             f"SELECT coalesce(max(started), 0), coalesce(max(finished), 0), "
@@ -66,7 +62,6 @@ class SqlInbox:
         return Ask(self._store.query(sql, {"key": arrival.identity}, writes=False), _counts)
 
     def cleared(self, arrival: Arrival) -> Ask[None]:
-        """Forget the attempts at a message that is settled."""
         return self._write(f"DELETE FROM {ATTEMPTS} WHERE key_hash = {self._store.p('key')}", {"key": arrival.identity})
 
     def _attempt(self, arrival: Arrival, started: int, finished: int, more: int, ended: int, error: str) -> Ask[None]:
@@ -96,7 +91,6 @@ class SqlInbox:
     # ------------------------------------------------------------ dead letters
 
     def bury(self, arrival: Arrival, counts: Counts, error: str) -> list[Ask[None]]:
-        """Keep a message as a dead letter, or keep why a dead letter died again; its attempts go with it."""
         p = self._store.p
         params = dict(zip(_LETTER, _letter_values(arrival, counts, error[:LONGEST_ERROR]), strict=True))
         placed = ", ".join(
@@ -116,7 +110,6 @@ class SqlInbox:
         after: Place | None = None,
         limit: int,
     ) -> Ask[list[InboxLetter]]:
-        """Dead letters, the oldest first, after a place."""
         p = self._store.p
         where, params = conditions(self._store, chosen)
         if boundary is not None:
@@ -129,7 +122,6 @@ class SqlInbox:
         return self._page(f"1 = 1{where}", params, limit, ["d.dead_at", "d.key_hash"])
 
     def marked(self, boundary: str, consumer: str, *, after: Turn | None = None, limit: int) -> Ask[list[InboxLetter]]:
-        """Dead letters of a consumer that are to be handled again, in the order of their turns, after one of them."""
         p = self._store.p
         where = f"d.redrive IS NOT NULL AND d.boundary = {p('boundary')} AND d.consumer = {p('operation', 'consumer')}"
         params: dict[str, Any] = {"boundary": boundary, "consumer": consumer}
@@ -147,7 +139,6 @@ class SqlInbox:
         return Ask(found, lambda answer: [_letter(row) for row in answer.rows])
 
     def waits(self, arrival: Arrival) -> Ask[bool]:
-        """Tell whether a dead letter of the same key, earlier in its sequence, is still to be handled again."""
         envelope, p = arrival.envelope, self._store.p
         sql = (
             f"SELECT count(*) FROM {DEAD} WHERE redrive IS NOT NULL AND boundary = {p('boundary')} "
@@ -164,13 +155,11 @@ class SqlInbox:
         return Ask(self._store.query(sql, params, writes=False), read_groups)
 
     def mark(self, *identities: bytes) -> Ask[int]:
-        """Ask that dead letters be handled again; how many of them are there still."""
         among, params = self._store.among("key", "key", identities)
         sql = f"UPDATE {DEAD} SET redrive = {self._store.NOW} WHERE key_hash {among}"
         return Ask(self._store.query(sql, params), lambda answer: answer.affected)
 
     def take(self, identity: bytes) -> Ask[bool]:
-        """Begin to handle a marked dead letter: one consumer alone gets True, and a crash leaves it unmarked."""
         sql = (
             f"UPDATE {DEAD} SET redrive = NULL, started = started + 1 "
             f"WHERE key_hash = {self._store.p('key')} AND redrive IS NOT NULL"
@@ -178,13 +167,11 @@ class SqlInbox:
         return Ask(self._store.query(sql, {"key": identity}), _changed)
 
     def remove(self, identity: bytes) -> Ask[None]:
-        """Forget a dead letter."""
         return self._write(f"DELETE FROM {DEAD} WHERE key_hash = {self._store.p('key')}", {"key": identity})
 
     # ------------------------------------------------------------ sequences
 
     def advance(self, key: bytes, sequence: int, *, strict: bool) -> Ask[bool]:
-        """Move an entity on to a sequence, if it is newer, or, strictly, the next one; False if it is not."""
         p = self._store.p
         fits = f"sequence = {p('token', 'sequence')} - 1" if strict else f"sequence < {p('token', 'sequence')}"
         sql = (
@@ -194,7 +181,6 @@ class SqlInbox:
         return Ask(self._store.query(sql, {"key": key, "sequence": sequence}), _changed)
 
     def introduce(self, key: bytes, boundary: str, consumer: str, entity: str, sequence: int) -> Ask[bool]:
-        """Note the first sequence of an entity; False when there is one already."""
         p = self._store.p
         params = {"key": key, "boundary": boundary, "consumer": consumer, "entity": entity, "sequence": sequence}
         names = ("boundary", "consumer", "entity")

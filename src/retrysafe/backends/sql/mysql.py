@@ -153,13 +153,11 @@ class MysqlStore(SqlStore):
         return self.query(insert_sql, params, own)._replace(refusals={_LOCKED: answer})
 
     def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
-        """Claim a record that is as seen and claimable, and read it back."""
         ask = super().take(request, seen)
         own = self.query(self._own_sql, want_params(request), writes=False)
         return Ask(ask.request._replace(written=own), ask.parse)
 
     def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
-        """Settle the owner's record, if the transaction is the one that claimed it."""
         settle = super().settle(held, event, result)
         return in_its_transaction(mark_of(held), settle) if held.transactional else settle
 
@@ -205,11 +203,9 @@ class MysqlStore(SqlStore):
         return f"{table} AS o FORCE INDEX ({index}) WHERE {at} AND o.id >= {start}", "o.id"
 
     def upsert(self, key: str, columns: Iterable[str]) -> str:
-        """MySQL's clause, which applies to a conflict on any key."""
         return self.on_conflict(key, ", ".join(f"{column} = VALUES({column})" for column in columns))
 
     def on_conflict(self, key: str, changes: str) -> str:
-        """MySQL's clause, which applies to a conflict on any key."""
         return f"ON DUPLICATE KEY UPDATE {changes}"
 
     def insert_ignoring(self, key: str) -> tuple[str, str]:
@@ -248,7 +244,6 @@ class MysqlStore(SqlStore):
         return f"SELECT {columns('f.')}, t.now FROM {TABLE} AS f {_INDEX} WHERE {_FORGOTTEN} LIMIT :limit"
 
     def remove_sql(self, count: int) -> str:
-        """Remove ``count`` records if they are forgotten and as they were seen."""
         keys = ", ".join(self.p("key", f"key{i}") for i in range(count))
         seen = " OR ".join(
             f"(f.key_hash = {self.p('key', f'key{i}')} AND f.version = :version{i})" for i in range(count)

@@ -416,7 +416,6 @@ class PostgresqlStore(SqlStore):
     # ------------------------------------------------------------ rotation
 
     def partitions(self) -> Ask[list[Partition]]:
-        """The partitions of the table, by name."""
         sql = (
             "SELECT CAST(n.nspname AS text), CAST(c.relname AS text), pg_relation_size(c.oid) FROM pg_inherits AS i "
             "JOIN pg_class AS c ON c.oid = i.inhrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace "
@@ -449,11 +448,9 @@ class PostgresqlStore(SqlStore):
         return [Ask(Query(sql, {}), reading.nothing) for sql in statements]
 
     def count(self, partition: Partition) -> Ask[int]:
-        """Count the records in the partition."""
         return Ask(Query(f"SELECT count(*) FROM {partition.quoted}", {}, writes=False), reading.first_value)
 
     def unload(self, partition: Partition, spool: BinaryIO) -> Ask[int]:
-        """Copy what is not forgotten to the spool."""
         chosen = f"SELECT r.* FROM {partition.quoted} AS r, {self.clock} WHERE NOT {allowed(Transition.SWEEP)}"
         return Ask(Copy(partition, chosen, spool), reading.count)
 

@@ -39,12 +39,10 @@ def quota_params(allowance: Allowance) -> dict[str, Any]:
 
 
 def seen_params(seen: Record) -> dict[str, Any]:
-    """A record as it was seen."""
     return {"key": seen.key, "seen_attempt": seen.attempt, "seen_version": seen.version}
 
 
 def result_params(result: StoredResult | None) -> dict[str, Any]:
-    """Return the stored parts of a result, if there is one."""
     body, media_type, version = result or (None, None, None)
     return {"result": body, "media_type": media_type, "codec_version": version}
 

@@ -64,37 +64,29 @@ class SqlTransactions:
     """A statement that gives that lock back, if the end of the transaction does not."""
 
     def begin(self) -> Ask[None]:
-        """Open a transaction."""
         return _control("begin", self.BEGIN)
 
     def savepoint(self) -> Ask[None]:
-        """Mark a savepoint."""
         return _control("savepoint", "SAVEPOINT retrysafe")
 
     def rollback_to_savepoint(self) -> Ask[None]:
-        """Roll back to the savepoint."""
         return _control("rollback_to_savepoint", "ROLLBACK TO SAVEPOINT retrysafe")
 
     def commit(self) -> Ask[None]:
-        """Commit."""
         return _control("commit", "COMMIT")
 
     def rollback(self) -> Ask[None]:
-        """Roll back."""
         return _control("rollback", "ROLLBACK")
 
     def isolation(self) -> list[Ask[str]]:
-        """Ask for the isolation level; empty where a waiting duplicate always sees what was committed."""
         return [] if self.ISOLATION is None else [Ask(Query(self.ISOLATION, {}, writes=False), first_value)]
 
     def schema_version(self) -> list[Ask[int | None]]:
-        """Ask whether there is a schema, then for its version."""
         exists = Query(self.HAS_SCHEMA, {}, writes=False)
         version = Query("SELECT max(version) FROM retrysafe_schema", {}, writes=False)
         return [Ask(exists, first_value), Ask(version, first_value)]
 
     def migration_bounds(self) -> Query | None:
-        """A statement that lets a migration give up soon what it waits for."""
         return None if self.MIGRATION_BOUNDS is None else Query(self.MIGRATION_BOUNDS, {})
 
     def blockers(self) -> list[Ask[list[str]]]:
@@ -108,7 +100,6 @@ class SqlTransactions:
         return None if self.MIGRATION_LOCK is None else Query(self.MIGRATION_LOCK, {})
 
     def migration_unlock(self) -> Query | None:
-        """A statement that lets the next one migrate."""
         return None if self.MIGRATION_UNLOCK is None else Query(self.MIGRATION_UNLOCK, {})
 
 

@@ -216,7 +216,6 @@ class AsyncpgDriver(AsyncPooledDriver[Any]):
             self.heard(finding)
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._lanes.aclose()
         await super().aclose()
 

@@ -281,7 +281,6 @@ class OwnAtomic(InAtomic):
             connection.run_on_commit, self._hooks = self._hooks, []
 
     def after_commit(self) -> None:
-        """Run the user's on_commit hooks; their errors are the user's."""
         hooks, self._hooks = self._hooks, []
         if hooks:
             self.handle.run_on_commit = hooks
@@ -383,7 +382,6 @@ class DjangoClient:
 
     @contextmanager
     def transaction(self) -> Iterator[OwnAtomic]:
-        """Lend this thread's connection for one transaction."""
         here = this_process()
         opened = OwnAtomic(connections[self._alias])
         try:
@@ -394,7 +392,6 @@ class DjangoClient:
                     opened.roll_back()
 
     def close(self) -> None:
-        """Close our connections; one in use is closed when it comes back."""
         self._closed = True
         self._own.close()
         if self._file is not None:

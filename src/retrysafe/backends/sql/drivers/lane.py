@@ -197,6 +197,5 @@ class QueryLanes:
         return lane.ask(query)
 
     async def aclose(self) -> None:
-        """Wait for what is under way."""
         for lane in self._lanes.values():
             await lane.aclose()

@@ -61,7 +61,6 @@ _DRIVERS = ("pymysql", "asyncmy.errors", "MySQLdb")
 
 
 def perform(connection: Connection, query: Query) -> Rows:
-    """Perform one statement."""
     if connection.dialect.name == "postgresql":
         _leads_directly(connection)
     sql, args = arguments(query, _STYLES[connection.dialect.paramstyle])
@@ -342,12 +341,10 @@ class AsyncJoined(AsyncInTransaction):
 
 
 def join(tx: Connection | Session, kind: str, _address: str) -> Joining:
-    """An executor on the caller's connection or session."""
     return Joining(Joined(tx), None, None, *_place_of(tx, kind))
 
 
 def ajoin(tx: AsyncConnection | AsyncSession, kind: str, _address: str) -> Joining:
-    """`join` for async code."""
     return Joining(None, AsyncJoined(tx), None, *_place_of(tx, kind))
 
 
@@ -551,7 +548,6 @@ class EngineClient:
 
     @contextmanager
     def transaction(self) -> Iterator[InTransaction]:
-        """Lend a connection or session for one transaction."""
         with _translating(self._engine, alone=False):
             handle = self._engine.connect() if self._sessions is None else self._sessions()
         here = this_process()
@@ -562,7 +558,6 @@ class EngineClient:
                 handle.close()
 
     def close(self) -> None:
-        """Close the connections that are ours."""
         self._engine.close()
 
 
@@ -601,7 +596,6 @@ class AsyncEngineClient:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncInTransaction]:
-        """Lend a connection or session for one transaction."""
         handle: AsyncConnection | AsyncSession
         with _translating(self._beside, alone=False):
             handle = await self._engine.connect() if self._sessions is None else self._sessions()
@@ -611,7 +605,6 @@ class AsyncEngineClient:
             await handle.close()
 
     async def aclose(self) -> None:
-        """Close the connections that are ours."""
         await greenlet_spawn(self._beside.close)
 
     def abandon(self) -> None:

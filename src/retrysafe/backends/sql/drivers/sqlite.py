@@ -158,7 +158,6 @@ class SqliteClient:
                 self._turn.release()
 
     def close(self) -> None:
-        """Close the idle connections; one in use is closed when it comes back."""
         self._connections.close()
 
 

@@ -168,7 +168,6 @@ class AsyncJoined:
 
 
 def join(tx: sqlite3.Connection, kind: str, _address: str) -> Joining:
-    """Executors on the caller's connection."""
     refuse_kind("sqlite", kind)
     cursor = tx.cursor()
     cursor.row_factory = None
@@ -228,7 +227,6 @@ class AsyncSqliteClient:
         self._connections.close()
 
     async def aclose(self) -> None:
-        """Finish what is queued and close every connection."""
         writer, self._writer = self._writer, None
         try:
             if writer is not None:

@@ -26,16 +26,13 @@ class Connection(sqlite3.Connection):
         self._waits = self._usual = _steps(self._busy)
 
     def cursor(self, factory: Any = sqlite3.Cursor) -> Any:
-        """A cursor of the class that is given."""
         return self._noted(super().cursor(factory))
 
     def execute(self, *args: Any) -> sqlite3.Cursor:
-        """A cursor that has performed a statement."""
         cursor: sqlite3.Cursor = self._noted(super().cursor()).execute(*args)
         return cursor
 
     def executemany(self, *args: Any) -> sqlite3.Cursor:
-        """A cursor that has performed a statement for each row."""
         cursor: sqlite3.Cursor = self._noted(super().cursor()).executemany(*args)
         return cursor
 
@@ -49,7 +46,6 @@ class Connection(sqlite3.Connection):
         return reads
 
     def reset(self) -> bool:
-        """End what its use has left under way; whether it can be lent again."""
         try:
             for noted in self._reading.copy() if self._reading else ():
                 if (reads := noted()) is not None:
