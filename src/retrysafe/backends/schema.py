@@ -19,7 +19,7 @@ from retrysafe.backends.sql.drivers.base import LOCKED, sqlstate
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol import migrating
 from retrysafe.protocol.migrating import CreatedStore, Migration
-from retrysafe.protocol.requests import Ask, Query, Steps, ask
+from retrysafe.protocol.requests import Ask, Query, Steps, ask, nothing
 
 if TYPE_CHECKING:
     from retrysafe.backends.database import Served
@@ -222,9 +222,9 @@ class Tables:
         return lambda: migrating.migrate(
             store,
             chosen,
-            store.migration_lock(),
-            store.migration_unlock(),
-            bounds=store.migration_bounds(),
+            store.MIGRATION_LOCK,
+            store.MIGRATION_UNLOCK,
+            bounds=store.MIGRATION_BOUNDS,
             postponed=_has_rows if self._builds_apart else None,
         )
 
@@ -237,7 +237,7 @@ class Tables:
         return self._backend.kind == "postgresql" and self._backend.access.own_connections
 
     def _find_lost_indexes(self) -> Steps[Sequence[str]]:
-        present = yield from ask(Ask(Query(_TABLES, {}, writes=False), lambda answer: [row[0] for row in answer.rows]))
+        present = [name for (name,) in (yield from ask(indexes.rows_of(_TABLES)))]
         return (yield from indexes.find_lost_on_postgresql(self._sql(), present)).statements
 
     def _apart(self, statements: Sequence[str]) -> Callable[[], Steps[None]]:
@@ -285,7 +285,7 @@ def _has_rows(statement: str) -> Steps[bool]:
 
 
 def _do(statement: str) -> Steps[None]:
-    yield from ask(Ask(Query(statement, {}, patient=True), lambda answer: None))
+    yield from ask(Ask(Query(statement, {}, patient=True), nothing))
 
 
 def _pauses() -> Iterator[float]:

@@ -16,7 +16,7 @@ from retrysafe.backends.dynamodb.requests import Answer, Call
 from retrysafe.backends.dynamodb.store import DynamodbStore
 from retrysafe.backends.dynamodb.table import MISSING, STEP, TTL, beside
 from retrysafe.protocol.records import Micros, State
-from retrysafe.protocol.requests import Ask
+from retrysafe.protocol.requests import Ask, nothing
 from retrysafe.protocol.steps import At, FoundRow, StepRow, StepState, Work
 
 _HELD = "#attempt = :attempt AND #token = :token AND #state IN (:running, :unknown)"
@@ -78,7 +78,7 @@ class DynamodbSteps:
         )
         for step in steps:
             item = {"TableName": self._rows, "Key": item_of({KEY: work.key, STEP: step})}
-            yield Ask(Call("update_item", {**item, **lasting}, CONDITION), lambda answer: None)
+            yield Ask(Call("update_item", {**item, **lasting}, CONDITION), nothing)
 
     def sweep(self, limit: int) -> Iterator[Ask[int]]:
         """Remove rows whose record is gone or of other work, as far as the service will not; it reads all of them."""

@@ -10,7 +10,7 @@ from retrysafe.backends.dynamodb.requests import Answer, Call
 from retrysafe.errors import ConfigurationError, SchemaOutdated
 from retrysafe.protocol.migrating import Migration
 from retrysafe.protocol.records import Finding
-from retrysafe.protocol.requests import Ask, Steps, ask
+from retrysafe.protocol.requests import Ask, Steps, ask, nothing
 
 KEY = "key_hash"
 STEP = "step"
@@ -98,11 +98,11 @@ class Table:
         done: list[Migration] = []
         table = yield from ask(Ask(self._describe(), _described))
         if table is None:
-            yield from ask(Ask(self._creation(), _ignore))
+            yield from ask(Ask(self._creation(), nothing))
             done.append(Migration(first, f"table {self._name}", ()))
         elif not self._is_ours(table):
             raise ConfigurationError(f"store=: {self._other_key(table)}")
-        yield from ask(Ask(Call("table_exists", self._waiting(), waits=True), _ignore))
+        yield from ask(Ask(Call("table_exists", self._waiting(), waits=True), nothing))
         told = yield from ask(Ask(self._describe_ttl(), _tell_ttl))
         status, attribute = told.get("TimeToLiveStatus"), told.get("AttributeName")
         if status in _ON and attribute != TTL:
@@ -111,7 +111,7 @@ class Table:
                 "Switch it off first: a table has one."
             )
         if status not in _ON:
-            yield from ask(Ask(Call("update_time_to_live", self._ttl_on()), _ignore))
+            yield from ask(Ask(Call("update_time_to_live", self._ttl_on()), nothing))
             done.append(Migration(first + 1, f"time to live of {self._name}", ()))
         return done
 
@@ -179,7 +179,3 @@ def _ttl_findings(answer: Answer) -> list[Finding]:
         return [Finding("fact", "time to live", "on")]
     text = f"The time to live of the table is not on for {TTL!r}: records are never removed. Run retrysafe migrate."
     return [Finding("warn", "time to live", text)]
-
-
-def _ignore(answer: object) -> None:
-    return None

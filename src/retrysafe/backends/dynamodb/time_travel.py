@@ -8,9 +8,9 @@ from typing import Any
 from retrysafe.backends.dynamodb.expressions import CONDITION, expressed
 from retrysafe.backends.dynamodb.requests import Call
 from retrysafe.backends.dynamodb.store import DynamodbStore
-from retrysafe.backends.time_travel import INSTANTS, Aged, nothing
+from retrysafe.backends.time_travel import INSTANTS, Aged
 from retrysafe.protocol.records import EffectiveState, Micros, Record
-from retrysafe.protocol.requests import Ask
+from retrysafe.protocol.requests import Ask, nothing
 
 
 def age(store: DynamodbStore, keys: Collection[bytes], micros: Micros) -> Aged:

@@ -27,7 +27,7 @@ from retrysafe.protocol.records import (
     StoredResult,
     Tally,
 )
-from retrysafe.protocol.requests import Ask
+from retrysafe.protocol.requests import Ask, as_it_is
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import Transition
 
@@ -131,13 +131,13 @@ class MemoryStore:
             record = records[request.key] = transitions.first_claim(request, now)
             return record
 
-        return Ask(step, _as_it_is)
+        return Ask(step, as_it_is)
 
     def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
         def step(records: Records, now: Micros) -> Record | None:
             return _change(records, request.key, lambda record: transitions.claim_again(record, request, seen, now))
 
-        return _ask(step)
+        return Ask(step, as_it_is)
 
     def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         def step(records: Records, now: Micros) -> bool:
@@ -150,7 +150,7 @@ class MemoryStore:
                 return False
             return True
 
-        return Ask(step, _as_it_is)
+        return Ask(step, as_it_is)
 
     def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[bool]:
         def step(records: Records, now: Micros) -> bool:
@@ -161,7 +161,7 @@ class MemoryStore:
             )
             return changed is not None
 
-        return _ask(step)
+        return Ask(step, as_it_is)
 
     def renew(self, held: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
         def step(records: Records, now: Micros) -> set[bytes]:
@@ -170,20 +170,20 @@ class MemoryStore:
 
             return {one.key for one in held if extend(one) is not None}
 
-        return [_ask(step)]
+        return [Ask(step, as_it_is)]
 
     def read(self, key: bytes) -> Ask[Record | None]:
         def step(records: Records, now: Micros) -> Record | None:
             record = records.get(key)
             return None if record is None else _at(record, now)
 
-        return _ask(step)
+        return Ask(step, as_it_is)
 
     def sweep(self, limit: int) -> list[Ask[int]]:
         def step(records: Records, now: Micros) -> int:
             return _forget(records, now, limit)
 
-        return [_ask(step)]
+        return [Ask(step, as_it_is)]
 
     def forgotten(self, limit: int) -> list[Ask[list[Record]]]:
         def step(records: Records, now: Micros) -> list[Record]:
@@ -191,7 +191,7 @@ class MemoryStore:
             standing = (record._replace(now=now) for record in records.values())
             return [record for record in standing if record.effective_state in sources][:limit]
 
-        return [_ask(step)]
+        return [Ask(step, as_it_is)]
 
     def remove(self, seen: Sequence[Record]) -> list[Ask[int]]:
         def step(records: Records, now: Micros) -> int:
@@ -204,7 +204,7 @@ class MemoryStore:
                     gone += 1
             return gone
 
-        return [_ask(step)]
+        return [Ask(step, as_it_is)]
 
     def scan(self, wanted: Filter, cursor: str | None, limit: int) -> Ask[Page]:
         def step(records: Records, now: Micros) -> Page:
@@ -212,7 +212,7 @@ class MemoryStore:
             after = [one for one in standing if wanted.takes(one) and (cursor is None or one.key.hex() > cursor)]
             return Page(after[:limit], after[limit - 1].key.hex() if len(after) > limit else None)
 
-        return _ask(step)
+        return Ask(step, as_it_is)
 
     def tally(self) -> list[Ask[list[Tally]]]:
         return []
@@ -245,14 +245,6 @@ def _refused(records: Records, allowance: Allowance, now: Micros) -> QuotaRefusa
 def _at(record: Record, now: Micros) -> Record:
     """The record as reported now; several times as quick as `_replace`."""
     return Record(*record[:-1], now)
-
-
-def _ask(step: Step) -> Ask[Any]:
-    return Ask(step, _as_it_is)
-
-
-def _as_it_is(answer: Any) -> Any:
-    return answer
 
 
 def _change(records: Records, key: bytes, change: Callable[[Record], Record]) -> Record | None:

@@ -16,7 +16,7 @@ from functools import cache
 from retrysafe import lazy
 from retrysafe.backends import migrations
 from retrysafe.protocol.migrating import Migration, apply, note, schema_version
-from retrysafe.protocol.requests import Ask, Query, Rows, Steps, ask
+from retrysafe.protocol.requests import Ask, Query, Rows, Steps, ask, nothing
 from retrysafe.protocol.store import TransactionalStore
 
 FEATURES = {
@@ -114,12 +114,8 @@ def _lacking(found: Collection[str]) -> list[str]:
 
 def _perform(statements: tuple[str, ...] | list[str]) -> Steps[None]:
     for statement in statements:
-        yield from ask(Ask(Query(statement, {}), _ignore))
+        yield from ask(Ask(Query(statement, {}), nothing))
 
 
 def _names(answer: Rows) -> set[str]:
     return {str(name) for (name,) in answer.rows}
-
-
-def _ignore(answer: object) -> None:
-    return None

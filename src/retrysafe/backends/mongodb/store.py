@@ -15,7 +15,7 @@ from retrysafe.backends.service_clock import OwnClock
 from retrysafe.errors import ConfigurationError, SchemaOutdated
 from retrysafe.protocol.migrating import Migration
 from retrysafe.protocol.records import EffectiveState, Finding, Micros
-from retrysafe.protocol.requests import Ask, Steps, ask
+from retrysafe.protocol.requests import Ask, Steps, ask, nothing
 from retrysafe.protocol.standing import SETTLED, STANDING, Standing
 from retrysafe.protocol.store import Capabilities
 
@@ -31,7 +31,7 @@ _LOOKED_AT = 1000
 
 
 def _control(step: str) -> Callable[[MongodbStore], Ask[None]]:
-    return lambda store: Ask(Control(step), _ignore)
+    return lambda store: Ask(Control(step), nothing)
 
 
 class MongodbStore(DocumentStore):
@@ -175,7 +175,7 @@ class MongodbStore(DocumentStore):
                 f"store=: {self._name} has an index on {TTL!r} that expires after {after} seconds, and 0 are needed. "
                 "Drop that index, then migrate again."
             )
-        yield from ask(Ask(Call("collection.create_index", (TTL,), {"expireAfterSeconds": 0}, joins=False), _ignore))
+        yield from ask(Ask(Call("collection.create_index", (TTL,), {"expireAfterSeconds": 0}, joins=False), nothing))
         return [Migration(1, f"collection {self._name} with its TTL index", ())]
 
 
@@ -232,7 +232,3 @@ def _document(found: Document) -> Document:
     """The fields as plain values: a 64-bit integer of BSON has a type of its own."""
     plain = {name: int(value) if isinstance(value, int) else value for name, value in found.items()}
     return {KEY: plain.pop("_id"), **plain}
-
-
-def _ignore(answer: object) -> None:
-    return None

@@ -13,7 +13,7 @@ from retrysafe.backends.redis.packing import result_part
 from retrysafe.backends.redis.requests import Scan, Scanned, Script
 from retrysafe.backends.redis.store import RedisStore, key_of, name_of, record_of
 from retrysafe.protocol.records import Filter, Micros, StoredResult
-from retrysafe.protocol.requests import Ask
+from retrysafe.protocol.requests import Ask, nothing
 from retrysafe.protocol.steps import DECISION, At, FoundRow, RunEntry, RunPage, StepRow, StepState, Work
 
 _STATES = tuple(StepState)
@@ -103,7 +103,7 @@ class RedisSteps:
 
     def conclude(self, work: Work) -> list[Ask[None]]:
         """Let the hash expire with its record."""
-        return [Ask(_script("conclude", work), lambda answer: None)]
+        return [Ask(_script("conclude", work), nothing)]
 
     def sweep(self, limit: int) -> list[Ask[int]]:
         """Nothing: they expire."""

@@ -8,10 +8,10 @@ from typing import Any
 from retrysafe.backends.redis import packing
 from retrysafe.backends.redis.requests import Script
 from retrysafe.backends.redis.store import RedisStore, name_of
-from retrysafe.backends.time_travel import Aged, nothing
+from retrysafe.backends.time_travel import Aged
 from retrysafe.protocol.quotas import holder
 from retrysafe.protocol.records import Micros, Record
-from retrysafe.protocol.requests import Ask
+from retrysafe.protocol.requests import Ask, nothing
 
 _AGE = (
     packing.LUA

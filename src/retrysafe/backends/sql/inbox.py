@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from retrysafe.backends.sql import reading
 from retrysafe.backends.sql.dead_letter_filter import conditions, grouped, read_groups
 from retrysafe.backends.sql.envelopes import ENVELOPE, PAGE_BYTES, envelope_in, paged, values_of
 from retrysafe.backends.sql.store import SqlStore
@@ -19,7 +20,7 @@ from retrysafe.protocol.messages import (
     milliseconds_of,
 )
 from retrysafe.protocol.redelivery_policy import Counts
-from retrysafe.protocol.requests import Ask, Rows
+from retrysafe.protocol.requests import Ask, Rows, nothing
 
 ATTEMPTS, DEAD, SEQUENCES = "retrysafe_inbox_attempts", "retrysafe_inbox_dead", "retrysafe_inbox_sequences"
 LONGEST_ERROR = 4000
@@ -164,7 +165,7 @@ class SqlInbox:
             f"UPDATE {DEAD} SET redrive = NULL, started = started + 1 "
             f"WHERE key_hash = {self._store.p('key')} AND redrive IS NOT NULL"
         )
-        return Ask(self._store.query(sql, {"key": identity}), _changed)
+        return Ask(self._store.query(sql, {"key": identity}), reading.has_changed_one)
 
     def remove(self, identity: bytes) -> Ask[None]:
         return self._write(f"DELETE FROM {DEAD} WHERE key_hash = {self._store.p('key')}", {"key": identity})
@@ -178,7 +179,7 @@ class SqlInbox:
             f"UPDATE {SEQUENCES} SET sequence = {p('token', 'sequence')}, updated = {self._store.NOW} "
             f"WHERE key_hash = {p('key')} AND {fits}"
         )
-        return Ask(self._store.query(sql, {"key": key, "sequence": sequence}), _changed)
+        return Ask(self._store.query(sql, {"key": key, "sequence": sequence}), reading.has_changed_one)
 
     def introduce(self, key: bytes, boundary: str, consumer: str, entity: str, sequence: int) -> Ask[bool]:
         p = self._store.p
@@ -190,7 +191,7 @@ class SqlInbox:
             f"{', '.join(p('operation', name) for name in names)}, {p('token', 'sequence')}, {self._store.NOW}) "
             f"{ignore}"
         )
-        return Ask(self._store.query(sql, params), _changed)
+        return Ask(self._store.query(sql, params), reading.has_changed_one)
 
     def applied(self, key: bytes) -> Ask[int | None]:
         """The last sequence of an entity as committed or written by us, whatever the transaction's snapshot."""
@@ -214,7 +215,7 @@ class SqlInbox:
         return Ask(self._store.query(sql, {"before": before}), lambda answer: answer.affected)
 
     def _write(self, sql: str, params: Mapping[str, Any]) -> Ask[None]:
-        return Ask(self._store.query(sql, params), _nothing)
+        return Ask(self._store.query(sql, params), nothing)
 
 
 def _letter_values(arrival: Arrival, counts: Counts, error: str) -> tuple[Any, ...]:
@@ -255,11 +256,3 @@ def _counts(answer: Rows) -> Counts:
 
 def _tallies(answer: Rows) -> list[tuple[str, str, int, int, int]]:
     return [(boundary, consumer, int(a), int(b), int(c)) for boundary, consumer, a, b, c in answer.rows]
-
-
-def _changed(answer: Rows) -> bool:
-    return answer.affected == 1
-
-
-def _nothing(answer: Rows) -> None:
-    return None

@@ -83,12 +83,13 @@ class MysqlStore(SqlStore):
     HAS_SCHEMA = (
         "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'retrysafe_schema'"
     )
-    MIGRATION_LOCK = "SELECT GET_LOCK(CONCAT('retrysafe ', LEFT(SHA2(DATABASE(), 256), 32)), 9)"
-    MIGRATION_UNLOCK = (
+    MIGRATION_LOCK = Query("SELECT GET_LOCK(CONCAT('retrysafe ', LEFT(SHA2(DATABASE(), 256), 32)), 9)", {})
+    MIGRATION_UNLOCK = Query(
         "SET @retrysafe = RELEASE_LOCK(CONCAT('retrysafe ', LEFT(SHA2(DATABASE(), 256), 32))), "
-        "SESSION lock_wait_timeout = DEFAULT /*M!100600 , SESSION max_statement_time = DEFAULT */"
+        "SESSION lock_wait_timeout = DEFAULT /*M!100600 , SESSION max_statement_time = DEFAULT */",
+        {},
     )
-    MIGRATION_BOUNDS = "SET SESSION lock_wait_timeout = 1 /*M!100600 , SESSION max_statement_time = 0 */"
+    MIGRATION_BOUNDS = Query("SET SESSION lock_wait_timeout = 1 /*M!100600 , SESSION max_statement_time = 0 */", {})
     BLOCKERS = (
         "SELECT CONCAT('connection ', p.id, ' (user ', p.user, ' from ', p.host, ', in its transaction for ', "
         "TIMESTAMPDIFF(SECOND, t.trx_started, NOW()), ' s); to end it: KILL ', p.id) "

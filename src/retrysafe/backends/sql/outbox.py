@@ -14,7 +14,7 @@ from retrysafe.protocol.ordering import bucket, lane
 from retrysafe.protocol.outbox_walk import NOTHING, Most, OutboxRow, Passed, ReadSpan, Released, Stretch
 from retrysafe.protocol.publish_policy import Death, Delay
 from retrysafe.protocol.records import Ownership
-from retrysafe.protocol.requests import Ask, Rows
+from retrysafe.protocol.requests import Ask, Rows, nothing
 
 TABLE = "retrysafe_outbox"
 AT_ONCE = 200
@@ -335,7 +335,7 @@ class SqlOutbox:
         return f"id {among}", params
 
     def _write(self, sql: str, params: Mapping[str, Any]) -> Ask[None]:
-        return Ask(self._store.query(sql, params), _nothing)
+        return Ask(self._store.query(sql, params), nothing)
 
 
 def _values(envelope: Envelope) -> tuple[Any, ...]:
@@ -385,7 +385,3 @@ def _look(answer: Rows) -> Look:
 
 def _any(answer: Rows) -> bool:
     return bool(answer.rows)
-
-
-def _nothing(answer: Rows) -> None:
-    return None

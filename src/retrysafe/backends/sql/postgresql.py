@@ -21,7 +21,7 @@ from retrysafe.protocol.records import (
     Record,
     StoredResult,
 )
-from retrysafe.protocol.requests import Ask, Copy, Query, Rows
+from retrysafe.protocol.requests import Ask, Copy, Query, Rows, nothing
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import RULES, Transition
 from retrysafe.runtime import new_lock
@@ -181,7 +181,9 @@ class PostgresqlStore(SqlStore):
         f"CAST(CAST(to_regclass('{TABLE}') AS oid) AS bigint)"
     )
     HAS_SCHEMA = "SELECT CAST(to_regclass('retrysafe_schema') AS text)"
-    MIGRATION_BOUNDS = "SELECT set_config('lock_timeout', '1s', true), set_config('statement_timeout', '0', true)"
+    MIGRATION_BOUNDS = Query(
+        "SELECT set_config('lock_timeout', '1s', true), set_config('statement_timeout', '0', true)", {}
+    )
     BLOCKERS = (
         "SELECT DISTINCT ON (a.xact_start, a.pid) concat('process ', a.pid, ' (', concat_ws(', ', "
         "'user ' || a.usename, nullif(a.application_name, ''), a.state, "
@@ -192,7 +194,7 @@ class PostgresqlStore(SqlStore):
         "AND starts_with(CAST(c.relname AS text), 'retrysafe_') AND a.pid <> pg_backend_pid() "
         "ORDER BY a.xact_start, a.pid LIMIT 3"
     )
-    MIGRATION_LOCK = "SELECT pg_advisory_xact_lock(7303014801234711)"
+    MIGRATION_LOCK = Query("SELECT pg_advisory_xact_lock(7303014801234711)", {})
 
     def __init__(self) -> None:
         super().__init__()
@@ -445,7 +447,7 @@ class PostgresqlStore(SqlStore):
             f"SELECT {settings}",
             f"LOCK TABLE {partition.quoted} IN ACCESS EXCLUSIVE MODE",
         )
-        return [Ask(Query(sql, {}), reading.nothing) for sql in statements]
+        return [Ask(Query(sql, {}), nothing) for sql in statements]
 
     def count(self, partition: Partition) -> Ask[int]:
         return Ask(Query(f"SELECT count(*) FROM {partition.quoted}", {}, writes=False), reading.first_value)

@@ -66,7 +66,3 @@ def keys(answer: Rows) -> set[bytes]:
 
 def first_value(answer: Rows) -> Any:
     return answer.rows[0][0] if answer.rows else None
-
-
-def nothing(answer: Rows) -> None:
-    return

@@ -8,9 +8,9 @@ from __future__ import annotations
 from functools import cache
 from typing import ClassVar, TypeVar
 
-from retrysafe.backends.sql.reading import first_value, nothing
+from retrysafe.backends.sql.reading import first_value
 from retrysafe.protocol.records import ClaimRequest, Ownership
-from retrysafe.protocol.requests import Ask, Query
+from retrysafe.protocol.requests import Ask, Query, nothing
 
 R = TypeVar("R")
 
@@ -55,12 +55,13 @@ class SqlTransactions:
     """A query for the isolation level of the current transaction, where it decides what a waiter can see."""
     HAS_SCHEMA: ClassVar[str]
     """A query that gives a row with a value exactly when the schema's own table exists."""
-    MIGRATION_BOUNDS: ClassVar[str | None] = None
+    MIGRATION_BOUNDS: ClassVar[Query | None] = None
     """A statement that bounds the wait of a migration for the locks of others, behind which claims wait."""
     BLOCKERS: ClassVar[str | None] = None
     """A query for the sessions that are in the way of a migration, in words, the oldest transactions first."""
-    MIGRATION_LOCK: ClassVar[str | None] = None
-    MIGRATION_UNLOCK: ClassVar[str | None] = None
+    MIGRATION_LOCK: ClassVar[Query | None] = None
+    """A statement that keeps two migrating processes apart, where BEGIN does not."""
+    MIGRATION_UNLOCK: ClassVar[Query | None] = None
     """A statement that gives that lock back, if the end of the transaction does not."""
 
     def begin(self) -> Ask[None]:
@@ -86,21 +87,11 @@ class SqlTransactions:
         version = Query("SELECT max(version) FROM retrysafe_schema", {}, writes=False)
         return [Ask(exists, first_value), Ask(version, first_value)]
 
-    def migration_bounds(self) -> Query | None:
-        return None if self.MIGRATION_BOUNDS is None else Query(self.MIGRATION_BOUNDS, {})
-
     def blockers(self) -> list[Ask[list[str]]]:
         """Ask for the sessions in the way of a migration; empty where none can be."""
         if self.BLOCKERS is None:
             return []
         return [Ask(Query(self.BLOCKERS, {}, writes=False), lambda answer: [str(row[0]) for row in answer.rows])]
-
-    def migration_lock(self) -> Query | None:
-        """A statement that keeps two migrating processes apart, where begin does not."""
-        return None if self.MIGRATION_LOCK is None else Query(self.MIGRATION_LOCK, {})
-
-    def migration_unlock(self) -> Query | None:
-        return None if self.MIGRATION_UNLOCK is None else Query(self.MIGRATION_UNLOCK, {})
 
 
 @cache

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from retrysafe.backends.checks import Examination
 from retrysafe.backends.sql.checks import indexes
+from retrysafe.backends.sql.checks.indexes import rows_of
 from retrysafe.protocol.checks import Check, Facts, Severity, told
-from retrysafe.protocol.requests import Ask, Query, Rows, Steps, ask
+from retrysafe.protocol.requests import Steps, ask
 
 if TYPE_CHECKING:
     from retrysafe.backends.backend import Backend
@@ -24,21 +25,13 @@ _MODES = "SELECT DATABASE(), @@sql_mode, @@innodb_lock_wait_timeout, @@innodb_do
 
 
 def _gather(backend: Backend) -> Steps[dict[str, Any]]:
-    facts: dict[str, Any] = {"tables": (yield from ask(_rows(_TABLES)))}
-    names = [row[0] for row in (yield from ask(_rows(_INDEXES)))]
-    modes = yield from ask(_rows(_MODES))
+    facts: dict[str, Any] = {"tables": (yield from ask(rows_of(_TABLES)))}
+    names = [row[0] for row in (yield from ask(rows_of(_INDEXES)))]
+    modes = yield from ask(rows_of(_MODES))
     facts.update(zip(("database", "sql_mode", "lock_wait", "doublewrite"), modes[0], strict=True))
     facts["lost"] = indexes.missing(indexes.WHOLE, [row[0] for row in facts["tables"]], names)
     facts["other_engines"] = ", ".join(name for name, engine, _ in facts["tables"] if engine.lower() != "innodb")
     return facts
-
-
-def _rows(sql: str) -> Ask[list[tuple[Any, ...]]]:
-    return Ask(Query(sql, {}, writes=False), _decoded)
-
-
-def _decoded(answer: Rows) -> list[tuple[Any, ...]]:
-    return [tuple(cell.decode() if isinstance(cell, bytes) else cell for cell in row) for row in answer.rows]
 
 
 def _other_engine(facts: Facts) -> str | None:

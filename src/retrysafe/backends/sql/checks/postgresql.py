@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from retrysafe.backends.checks import Examination
 from retrysafe.backends.sql.checks import indexes
+from retrysafe.backends.sql.checks.indexes import rows_of
 from retrysafe.backends.sql.postgresql import PostgresqlStore
 from retrysafe.backends.sql.table import TABLE
 from retrysafe.protocol.checks import Check, Facts, Severity, told
-from retrysafe.protocol.requests import Ask, Query, Rows, Steps, ask
+from retrysafe.protocol.requests import Query, Steps, ask
 
 if TYPE_CHECKING:
     from retrysafe.backends.backend import Backend
@@ -41,23 +42,15 @@ _PID = Query("SELECT pg_backend_pid()", {}, writes=False)
 
 
 def _gather(backend: Backend) -> Steps[dict[str, Any]]:
-    row = yield from ask(_rows(_FACTS))
+    row = yield from ask(rows_of(_FACTS))
     names = ("database", "replicas", "standbys", "working_schema", "home", *_SETTINGS)
     facts: dict[str, Any] = dict(zip(names, row[0], strict=True))
-    facts["tables"] = yield from ask(_rows(_TABLES))
-    facts["slots"] = yield from ask(_rows(_SLOTS))
-    facts["holders"] = yield from ask(_rows(PostgresqlStore.HOLDERS))  # pyright: ignore[reportArgumentType]
+    facts["tables"] = yield from ask(rows_of(_TABLES))
+    facts["slots"] = yield from ask(rows_of(_SLOTS))
+    facts["holders"] = yield from ask(rows_of(PostgresqlStore.HOLDERS))  # pyright: ignore[reportArgumentType]
     facts["unlogged"] = ", ".join(name for name, kept, _ in facts["tables"] if kept == "u")
     facts["lost"] = yield from indexes.find_lost_on_postgresql(backend.store, [row[0] for row in facts["tables"]])
     return facts
-
-
-def _rows(sql: str) -> Ask[list[tuple[Any, ...]]]:
-    return Ask(Query(sql, {}, writes=False), _decoded)
-
-
-def _decoded(answer: Rows) -> list[tuple[Any, ...]]:
-    return [tuple(cell.decode() if isinstance(cell, bytes) else cell for cell in row) for row in answer.rows]
 
 
 def _pooled(backend: Backend) -> Mapping[str, Any]:
