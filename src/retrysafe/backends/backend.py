@@ -82,9 +82,9 @@ class Backend:
             if alistening is None
             else PerLoop(lambda: alistening(self.wakeups.wake), lambda listener: listener.abandon())
         )
-        self.client: PerProcess[Client] = PerProcess(lambda: self._open())
+        self.client: PerProcess[Client] = PerProcess(self.another)
         """Gives the sync client of this process."""
-        self.aclient: PerLoop[AsyncClient] = PerLoop(lambda: self._aopen(), lambda client: client.abandon())
+        self.aclient: PerLoop[AsyncClient] = PerLoop(self.aanother, lambda client: client.abandon())
         """Gives the async client of this process and the running loop."""
         self._tables: Tables | None = None
         self._checked = 0
@@ -143,12 +143,6 @@ class Backend:
     async def arun(self, steps: Steps[R]) -> R:
         """`run` for async code."""
         return await arun(steps, await self.aready())
-
-    def _open(self) -> Client:
-        return self._make(self.access.sync)
-
-    def _aopen(self) -> AsyncClient:
-        return self._amake(self.access.asynchronous)
 
     def another(self) -> Client:
         """A new client: its connections are its own where the store is given as a URL."""

@@ -22,7 +22,7 @@ from botocore.exceptions import (
 from retrysafe import lazy
 from retrysafe.backends.dynamodb.requests import Answer, Call
 from retrysafe.backends.service_clock import ServiceClock
-from retrysafe.backends.spec import library
+from retrysafe.backends.spec import WithoutTransactions, library
 from retrysafe.errors import ConfigurationError, SchemaOutdated, StoreMisconfigured, StoreUnavailable
 from retrysafe.protocol.backoff import Backoff
 from retrysafe.runtime import new_lock
@@ -209,7 +209,7 @@ def _to_wire(value: Any) -> Any:
     return library("boto3.dynamodb.types", "dynamodb").TypeSerializer().serialize(value)
 
 
-class DynamodbClient:
+class DynamodbClient(WithoutTransactions):
     """A boto3 client; it is safe to use from many threads."""
 
     def __init__(self, client: Any, clock: ServiceClock, patience: float = Access().patience, *, own: bool = False):
@@ -250,9 +250,6 @@ class DynamodbClient:
         self._clock.told(sent, self._clock.local(), _date(response))
         return Answer(None, response)
 
-    def transaction(self) -> Any:
-        raise ConfigurationError("store=: DynamoDB has no transactions to share.")
-
     def close(self) -> None:
         if self._own:
             self._client.close()
@@ -272,7 +269,7 @@ def _session() -> Any:
     return found
 
 
-class AsyncDynamodbClient:
+class AsyncDynamodbClient(WithoutTransactions):
     """An aiobotocore client, opened on its event loop at first use.
 
     It lives in an async generator, which a loop that ends by `asyncio.run` closes by itself.
@@ -328,9 +325,6 @@ class AsyncDynamodbClient:
             yield client
         finally:
             await making.__aexit__(None, None, None)
-
-    def transaction(self) -> Any:
-        raise ConfigurationError("store=: DynamoDB has no transactions to share.")
 
     async def aclose(self) -> None:
         life, self._life = self._life, None

@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from retrysafe.errors import ConfigurationError, IllegalTransition
+from retrysafe.backends.spec import WithoutTransactions
+from retrysafe.errors import IllegalTransition
 from retrysafe.protocol import quotas, transitions
-from retrysafe.protocol.client import Executor, OpenTransaction
 from retrysafe.protocol.records import (
     Allowance,
     ClaimRequest,
@@ -55,7 +54,7 @@ def wall_clock() -> int:
     return time.time_ns() // 1000
 
 
-class MemoryClient:
+class MemoryClient(WithoutTransactions):
     """Performs steps one at a time; ``clock`` gives microseconds since the Unix epoch."""
 
     def __init__(self, clock: Callable[[], int] = wall_clock) -> None:
@@ -67,15 +66,12 @@ class MemoryClient:
         with self._lock:
             return request(self.records, self._clock())
 
-    def transaction(self) -> AbstractContextManager[OpenTransaction[Executor]]:
-        raise ConfigurationError("store=: memory has no transactions.")
-
     def close(self) -> None:
         self.records.clear()
         self.records.steps.clear()
 
 
-class AsyncMemoryClient:
+class AsyncMemoryClient(WithoutTransactions):
     """`MemoryClient` for async code, on the same records; a step never has to wait."""
 
     def __init__(self, client: MemoryClient) -> None:
@@ -83,9 +79,6 @@ class AsyncMemoryClient:
 
     async def __call__(self, request: Step, /) -> Any:
         return self._client(request)
-
-    def transaction(self) -> Any:
-        return self._client.transaction()
 
     async def aclose(self) -> None:
         self._client.close()

@@ -33,8 +33,9 @@ from retrysafe.backends.redis.client import (
     settings_of,
 )
 from retrysafe.backends.redis.requests import Scan, Scanned, Script, Settings
+from retrysafe.backends.spec import WithoutTransactions
 from retrysafe.cancellation import await_shared, reraise_cancellation
-from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.errors import StoreUnavailable
 
 SILENCE = 5.0
 """Seconds without any reply after which a connection with requests in flight is given up."""
@@ -304,7 +305,7 @@ def cluster(client: RedisCluster, *, ours: bool) -> AsyncMasters:
     return AsyncMasters(of_key, everyone, elsewhere, aclose, abandon)
 
 
-class AsyncRedisClient:
+class AsyncRedisClient(WithoutTransactions):
     """Requests over one lane to each server; it belongs to one event loop."""
 
     def __init__(self, masters: AsyncMasters) -> None:
@@ -356,9 +357,6 @@ class AsyncRedisClient:
         replies = await asyncio.gather(*(self._run(request.script._replace(keys=(key,))) for key in keys))
         found = [(key, answer_of(reply)) for key, reply in zip(keys, replies, strict=True)]
         return Scanned(found, cursor_after(name, int(after), list(masters)))
-
-    def transaction(self) -> Any:
-        raise ConfigurationError("store=: Redis has no transactions to share.")
 
     async def aclose(self) -> None:
         for lane in self._lanes.values():

@@ -19,6 +19,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from retrysafe.backends.permits import Permits
 from retrysafe.backends.redis.requests import Scan, Scanned, Script, Settings
+from retrysafe.backends.spec import WithoutTransactions
 from retrysafe.errors import ConfigurationError, StoreMisconfigured, StoreUnavailable
 
 MOST_CONNECTIONS = 10
@@ -255,7 +256,7 @@ def _asked(make: Callable[[], Any]) -> Any:
         raise not_connected(error) from error
 
 
-class RedisClient:
+class RedisClient(WithoutTransactions):
     """Requests on connections that are lent one at a time; safe to use from many threads."""
 
     def __init__(self, masters: Masters, most_connections: int | None = None) -> None:
@@ -309,9 +310,6 @@ class RedisClient:
             ]
         found = [(key, answer_of(reply)) for key, reply in zip(keys, replies, strict=True)]
         return Scanned(found, cursor_after(name, int(after), list(masters)))
-
-    def transaction(self) -> Any:
-        raise ConfigurationError("store=: Redis has no transactions to share.")
 
     def close(self) -> None:
         self._masters.close()

@@ -10,7 +10,7 @@ from retrysafe.backends.backend import Backend
 from retrysafe.backends.redis import async_client, client
 from retrysafe.backends.redis import url as urls
 from retrysafe.backends.redis.listener import AsyncRedisListener, RedisListener
-from retrysafe.backends.redis.store import RedisStore, name_of
+from retrysafe.backends.redis.store import RedisStore
 from retrysafe.backends.spec import StoreAccess
 from retrysafe.backends.urls import without_password
 
@@ -67,11 +67,11 @@ def _backend(
     if sync is not None:
         access = access._replace(
             sync=lambda: client.RedisClient(sync(), most),
-            listening=lambda heard: RedisListener(sync(), name_of, heard),
+            listening=lambda heard: RedisListener(sync(), heard),
         )
     if asynchronous is not None:
         access = access._replace(
             asynchronous=lambda: async_client.AsyncRedisClient(asynchronous()),
-            alistening=lambda heard: AsyncRedisListener(asynchronous(), name_of, heard),
+            alistening=lambda heard: AsyncRedisListener(asynchronous(), heard),
         )
     return Backend(RedisStore(), access)
