@@ -50,13 +50,11 @@ class ReadThroughCache:
         """The warning that the cache did not answer, until it is reported."""
 
     def look(self, request: ClaimRequest) -> Looked:
-        looked = self._ask(caching.look(self._cache, request))
-        return _NOT_LOOKED if looked is None else looked
+        return self._ask(caching.look(self._cache, request)) or _NOT_LOOKED
 
     async def alook(self, request: ClaimRequest) -> Looked:
         """`look` for async code."""
-        looked = await self._aask(caching.look(self._cache, request))
-        return _NOT_LOOKED if looked is None else looked
+        return await self._aask(caching.look(self._cache, request)) or _NOT_LOOKED
 
     def keep(self, outcome: ClaimResult, looked: Looked) -> None:
         if looked[1] is not None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from retrysafe.backends.migrations.history import Index, present
+from retrysafe.protocol.checks import Facts
 from retrysafe.protocol.requests import Ask, Query, Rows, Steps, ask
 
 PARTIAL = tuple(present().indexes.values())
@@ -75,6 +76,11 @@ def find_lost_on_postgresql(store: Any, tables: Iterable[str]) -> Steps[Lost]:
     return Lost(lost, statements)
 
 
-def evidence(lost: list[Index]) -> str | None:
-    """Return the evidence of a check for missing indexes."""
-    return f"Missing: {', '.join(index.name for index in lost)}." if lost else None
+def find_lost(facts: Facts) -> str | None:
+    """Judge the indexes that were gathered as ``lost``."""
+    return f"Missing: {', '.join(index.name for index in facts['lost'])}." if facts.get("lost") else None
+
+
+def repair_by(how: str) -> Callable[[Facts], list[str]]:
+    """The statements that make those indexes, which begin so."""
+    return lambda facts: [index.create(how) for index in facts["lost"]]

@@ -10,7 +10,7 @@ from retrysafe.backends.sql.checks import indexes
 from retrysafe.backends.sql.checks.indexes import rows_of
 from retrysafe.backends.sql.postgresql import PostgresqlStore
 from retrysafe.backends.sql.table import TABLE
-from retrysafe.protocol.checks import Check, Facts, Severity, told
+from retrysafe.protocol.checks import Check, Facts, Severity, gathered, told
 from retrysafe.protocol.requests import Query, Steps, ask
 
 if TYPE_CHECKING:
@@ -48,8 +48,11 @@ def _gather(backend: Backend) -> Steps[dict[str, Any]]:
     facts["tables"] = yield from ask(rows_of(_TABLES))
     facts["slots"] = yield from ask(rows_of(_SLOTS))
     facts["holders"] = yield from ask(rows_of(PostgresqlStore.HOLDERS))  # pyright: ignore[reportArgumentType]
+    keyless = [name for name, _, unique in facts["tables"] if not unique and "_records_p" not in name]
+    facts["keyless"] = ", ".join(keyless)
     facts["unlogged"] = ", ".join(name for name, kept, _ in facts["tables"] if kept == "u")
-    facts["lost"] = yield from indexes.find_lost_on_postgresql(backend.store, [row[0] for row in facts["tables"]])
+    lost = yield from indexes.find_lost_on_postgresql(backend.store, [row[0] for row in facts["tables"]])
+    facts.update(lost=lost.indexes, making=lost.statements)
     return facts
 
 
@@ -106,15 +109,6 @@ def _shared(facts: Facts) -> str | None:
     return f"Its search_path begins with {first}, and retrysafe's tables are in {home}, for all who connect."
 
 
-def _keyless(facts: Facts) -> str | None:
-    found = [name for name, _, unique in facts.get("tables", ()) if not unique and "_records_p" not in name]
-    return f"No valid unique index on: {', '.join(found)}." if found else None
-
-
-def _find_unlogged(facts: Facts) -> str | None:
-    return f"Unlogged: {facts['unlogged']}. A crash of the server empties them." if facts.get("unlogged") else None
-
-
 def _find_unbounded(facts: Facts) -> str | None:
     found = [name for name, _, _, limit in facts.get("slots", ()) if limit == "-1"]
     return f"Without a bound, until the disk is full, for: {', '.join(found)}." if found else None
@@ -132,11 +126,6 @@ def _unread(facts: Facts) -> str | None:
 def _held(facts: Facts) -> str | None:
     found = [f"{name}{'' if seconds is None else f', for {seconds} s'}" for name, seconds in facts.get("holders", ())]
     return f"What was removed cannot be cleaned up because of: {'; '.join(found)}." if found else None
-
-
-def _create(facts: Facts) -> list[str]:
-    statements: list[str] = facts["lost"].statements
-    return statements
 
 
 CHECKS = (
@@ -236,7 +225,7 @@ CHECKS = (
         Severity.ERROR,
         "Find and remove the duplicates, then  ALTER TABLE retrysafe_records ADD PRIMARY KEY (key_hash);",
         "how-to/own-the-schema.md",
-        _keyless,
+        gathered("keyless", "No valid unique index on: {}."),
     ),
     Check(
         "postgresql-unlogged",
@@ -244,7 +233,7 @@ CHECKS = (
         Severity.ERROR,
         "ALTER TABLE … SET LOGGED; for each of {unlogged}",
         "how-to/own-the-schema.md",
-        _find_unlogged,
+        gathered("unlogged", "Unlogged: {}. A crash of the server empties them."),
     ),
     Check(
         "postgresql-indexes",
@@ -253,8 +242,8 @@ CHECKS = (
         "{program} doctor --store {store} --fix  (CREATE INDEX CONCURRENTLY, for each of them, "
         "with partitions on each partition first)",
         "how-to/own-the-schema.md",
-        lambda facts: indexes.evidence(facts["lost"].indexes) if "lost" in facts else None,
-        _create,
+        indexes.find_lost,
+        lambda facts: facts["making"],
     ),
     Check(
         "postgresql-slot-limit",
@@ -290,11 +279,10 @@ CHECKS = (
         "Connect to PostgreSQL itself for what listens, or set pool_mode = session in PgBouncer; with transaction "
         "pooling, LISTEN, SET and advisory locks of a session do not work.",
         "how-to/pools-pgbouncer-forks.md",
-        lambda facts: (
-            "A server process served two connections at a time, or one connection by two processes: a "
-            "pooler in transaction mode stands in front."
-            if facts.get("pooled")
-            else None
+        gathered(
+            "pooled",
+            "A server process served two connections at a time, or one connection by two processes: a pooler in "
+            "transaction mode stands in front.",
         ),
     ),
 )

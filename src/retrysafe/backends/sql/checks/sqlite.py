@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from retrysafe.backends.checks import Examination
 from retrysafe.backends.sql.checks import indexes
 from retrysafe.backends.sql.checks.indexes import rows_of
-from retrysafe.protocol.checks import Check, Facts, Severity
+from retrysafe.protocol.checks import Check, Facts, Severity, gathered
 from retrysafe.protocol.requests import Steps, ask
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def _gather(backend: Backend) -> Steps[dict[str, Any]]:
     facts["lost"] = indexes.missing(indexes.PARTIAL, [name for (name,) in tables], [name for (name,) in names])
     unique = yield from ask(rows_of(f"SELECT DISTINCT m.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c "
                                   f"WHERE m.type = 'table' AND m.{_OURS} AND c.pk > 0"))  # fmt: skip
-    facts["keyless"] = sorted({name for (name,) in tables} - {name for (name,) in unique})
+    facts["keyless"] = ", ".join(sorted({name for (name,) in tables} - {name for (name,) in unique}))
     files = yield from ask(rows_of("PRAGMA database_list"))
     facts["file"] = next((path for _, name, path in files if name == "main"), "") or ""
     return facts
@@ -64,10 +64,6 @@ def _journal(facts: Facts) -> str | None:
     return f"journal_mode is {mode}: a crash while a transaction commits may corrupt the file."
 
 
-def _create(facts: Facts) -> list[str]:
-    return [index.create("CREATE INDEX IF NOT EXISTS") for index in facts["lost"]]
-
-
 CHECKS = (
     Check(
         "sqlite-synchronous",
@@ -99,7 +95,7 @@ CHECKS = (
         Severity.ERROR,
         "Find and remove the duplicates, and make the table again by  {program} migrate --store {store}",
         "how-to/own-the-schema.md",
-        lambda facts: f"No primary key: {', '.join(facts['keyless'])}." if facts.get("keyless") else None,
+        gathered("keyless", "No primary key: {}."),
     ),
     Check(
         "sqlite-indexes",
@@ -107,8 +103,8 @@ CHECKS = (
         Severity.WARNING,
         "{program} doctor --store {store} --fix  (CREATE INDEX, for each of them)",
         "how-to/own-the-schema.md",
-        lambda facts: indexes.evidence(facts.get("lost", [])),
-        _create,
+        indexes.find_lost,
+        indexes.repair_by("CREATE INDEX IF NOT EXISTS"),
     ),
 )
 EXAMINATION = Examination(CHECKS, _gather, None, lambda store: store.time())

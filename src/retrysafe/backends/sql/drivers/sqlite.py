@@ -98,21 +98,23 @@ class InTransaction:
             fail(error)
 
 
-class Joined:
+class Joined(InTransaction):
     """An executor on the caller's connection; its transaction is opened for writing if it is not open yet."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._inner = InTransaction(connection)
-        self._started = False
+    _started = False
 
     def __call__(self, request: Query, /) -> Rows:
         if not self._started:
             self._started = True
-            begin_if_idle(self._inner.handle)
-        return self._inner(request)
+            _begin_if_idle(self.handle)
+        return super().__call__(request)
+
+    async def aexecute(self, request: Query, /) -> Rows:
+        """Perform a request for async code, on its loop: the file is local."""
+        return self(request)
 
 
-def begin_if_idle(connection: sqlite3.Connection) -> None:
+def _begin_if_idle(connection: sqlite3.Connection) -> None:
     """Open the caller's transaction for writing; a deferred one could fail when it writes later."""
     if connection.text_factory is not str:
         raise ConfigurationError("tx= has a text_factory of its own: give a connection that returns text as str.")
@@ -159,15 +161,3 @@ class SqliteClient:
 
     def close(self) -> None:
         self._connections.close()
-
-
-def reader(connection: sqlite3.Connection) -> Callable[[Query], Rows]:
-    """Perform single reading statements on a connection."""
-
-    def read(query: Query) -> Rows:
-        try:
-            return perform(connection, query)
-        except sqlite3.Error as error:
-            fail(error, alone=True)
-
-    return read
