@@ -53,7 +53,6 @@ class ReadThroughCache:
         return self._ask(caching.look(self._cache, request)) or _NOT_LOOKED
 
     async def alook(self, request: ClaimRequest) -> Looked:
-        """`look` for async code."""
         return await self._aask(caching.look(self._cache, request)) or _NOT_LOOKED
 
     def keep(self, outcome: ClaimResult, looked: Looked) -> None:
@@ -61,7 +60,6 @@ class ReadThroughCache:
             self._ask(caching.keep(self._cache, outcome, looked[1], self._at_most))
 
     async def akeep(self, outcome: ClaimResult, looked: Looked) -> None:
-        """`keep` for async code."""
         if looked[1] is not None:
             await self._aask(caching.keep(self._cache, outcome, looked[1], self._at_most))
 
@@ -70,11 +68,9 @@ class ReadThroughCache:
         run(caching.drop(self._cache, changed, self._at_most), self._clients.client())
 
     def close(self) -> None:
-        """Close the clients of this process."""
         self._clients.close()
 
     async def aclose(self) -> None:
-        """Close those of the running loop too."""
         await self._clients.aclose()
 
     def _ask(self, steps: Steps[Any]) -> Any:

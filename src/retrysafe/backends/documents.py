@@ -324,12 +324,10 @@ class DocumentStore:
 
 
 def owner_of(held: Ownership) -> dict[str, Any]:
-    """The values of a document that is still this attempt's."""
     return {"attempt": held.attempt, "token": held.token}
 
 
 def version_of(seen: Record) -> dict[str, Any]:
-    """The values of a document that is as it was seen."""
     return {"attempt": seen.attempt, "version": seen.version}
 
 
@@ -341,7 +339,6 @@ def record_of(document: Document, now: Micros) -> Record:
 
 
 def result_in(document: Document) -> StoredResult | None:
-    """The result in a document that has one."""
     if "media_type" not in document:
         return None
     return StoredResult(document.get("result"), document["media_type"], document["codec_version"])

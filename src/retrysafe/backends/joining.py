@@ -26,7 +26,6 @@ def join_any(tx: Any) -> Joining:
 
 
 def _join(tx: Any, kind: str, address: str) -> Joining:
-    """Find the executors by the type of the transaction."""
     if isinstance(tx, str):
         _refuse_text(tx)
     return _joiner_of(tx.__class__)(tx, kind, address)

@@ -32,7 +32,6 @@ _sharing = new_lock()
 
 
 def specs() -> Iterator[BackendSpec]:
-    """The specs of all backends."""
     for name in BACKENDS:
         spec: BackendSpec = importlib.import_module(f"retrysafe.backends.{name}").BACKEND
         yield spec
@@ -138,7 +137,6 @@ def _of_scheme(url: str) -> BackendSpec:
 
 
 def _backend_of(store: object) -> Backend:
-    """The backend for a store, not shared with others."""
     if isinstance(store, Backend):
         return store
     if isinstance(store, Layered):
@@ -169,7 +167,6 @@ def find_function(given: type, of: Callable[[BackendSpec], Mapping[str, str]]) -
 
 
 def _of_object(store: object) -> Callable[..., Any]:
-    """The function that makes the backend of an object."""
     found = find_function(store.__class__, lambda spec: spec.objects)
     if found is not None:
         return found

@@ -65,7 +65,6 @@ class Tables:
             yield from migrating.require(self._sql(), self._find_needed_version(), self._migrating())
 
     def _migrating(self) -> str:
-        """The command that applies the migrations."""
         return self._backend.access.migrate_with or self._backend.commands.line("migrate")
 
     def _find_needed_version(self) -> int:
@@ -169,7 +168,6 @@ class Tables:
             time.sleep(pause)
 
     async def amigrate(self, partitions: int | None = None) -> list[Migration]:
-        """`migrate` through the async client."""
         if partitions is None and isinstance(self._backend.store, CreatedStore):
             return await arun(self._backend.store.create(), self._backend.aclient())
         chosen = self._chosen(partitions)
@@ -183,12 +181,10 @@ class Tables:
         return applied
 
     async def aperform(self, statements: Sequence[str]) -> None:
-        """`perform` through the async client."""
         if statements:
             await self._apatiently(self._apart(statements))
 
     async def _apatiently(self, begin: Callable[[], Steps[R]]) -> R:
-        """`_patiently` for async code."""
         pauses, client = _pauses(), self._backend.aclient()
         while True:
             try:

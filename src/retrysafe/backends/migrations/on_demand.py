@@ -87,7 +87,6 @@ def completing(found: Collection[str], version: int) -> list[str]:
 
 
 def is_present(feature: str) -> Steps[bool]:
-    """Tell whether a file has a feature's tables."""
     return feature not in _lacking((yield from _tables()))
 
 

@@ -183,7 +183,6 @@ _INDEXES = Call("collection.list_indexes", joins=False)
 
 
 def _seconds(indexes: Iterable[dict[str, Any]]) -> Any:
-    """After how many seconds the TTL index expires; None if there is none."""
     return next((index.get("expireAfterSeconds") for index in indexes if list(index["key"]) == [TTL]), None)
 
 

@@ -28,7 +28,6 @@ CHECKOUT = 10.0
 
 
 def all_lent() -> StoreUnavailable:
-    """The error of a claim for which no connection has become free."""
     return StoreUnavailable(f"no connection became free within {CHECKOUT:.0f} seconds", unsent=True)
 
 
@@ -105,7 +104,6 @@ _CODES = {
 
 
 def is_redirection(reply: Reply) -> bool:
-    """Tell whether the key of a cluster is to be asked for elsewhere, or later."""
     return code_of(reply) in _REDIRECTIONS
 
 
@@ -125,7 +123,6 @@ def answer_of(reply: Reply) -> Reply:
 
 
 def page_commands(request: Scan, cursor: int) -> Words:
-    """The command for a page of keys on one master."""
     return ("SCAN", cursor, "MATCH", request.pattern, "COUNT", request.size)
 
 
@@ -147,7 +144,6 @@ def cursor_after(name: str, inside: int, masters: Sequence[str]) -> str | None:
 
 
 def settings_commands(request: Settings) -> list[Words]:
-    """The commands that read a server's settings."""
     return [("INFO",), *(("CONFIG", "GET", name) for name in request.names)]
 
 

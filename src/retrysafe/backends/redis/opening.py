@@ -36,22 +36,18 @@ def impatient(url: str) -> Backend:
 
 
 def from_client(redis: Any) -> Backend:
-    """A backend on a client of one server, for sync code."""
     return _backend(partial(client.one_server, redis, ours=False), None)
 
 
 def from_async_client(redis: Any) -> Backend:
-    """A backend on a client of one server, for async code."""
     return _backend(None, partial(async_client.one_server, redis, ours=False))
 
 
 def from_cluster(redis: Any) -> Backend:
-    """A backend on a client of a cluster, for sync code."""
     return _backend(partial(client.cluster, lambda: redis, ours=False), None)
 
 
 def from_async_cluster(redis: Any) -> Backend:
-    """A backend on a client of a cluster, for async code."""
     return _backend(None, partial(async_client.cluster, redis, ours=False))
 
 

@@ -94,7 +94,6 @@ end
 
 
 def number_of(state: State) -> int:
-    """Return the stored number of a state."""
     return _NUMBERS[state]
 
 
@@ -140,7 +139,6 @@ def unpacked(key: bytes, packed: bytes, now: Micros) -> Record:
 
 
 def result_at(packed: bytes, at: int) -> StoredResult | None:
-    """The result that begins there."""
     if at == len(packed):
         return None
     has_body, codec_version, size = _RESULT.unpack_from(packed, at)

@@ -190,7 +190,6 @@ class RedisStore:
         return Ask(Scan(_PREFIX + b"*", cursor, limit, _script("glance", b"", ())), parse)
 
     def forgotten(self, limit: int) -> list[Ask[list[Record]]]:
-        """Nothing to archive: forgotten records expire natively."""
         return []
 
     def remove(self, seen: Sequence[Record]) -> list[Ask[int]]:

@@ -53,5 +53,4 @@ def grouped(
 
 
 def read_groups(answer: Rows) -> Groups:
-    """The numbers by topic, type and error."""
     return {(topic, type_, error): int(count) for topic, type_, error, count in answer.rows}

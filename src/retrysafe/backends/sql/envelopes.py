@@ -26,7 +26,6 @@ ENVELOPE: tuple[str, ...] = (
 
 
 def values_of(envelope: Envelope) -> tuple[Any, ...]:
-    """An envelope as the values of those columns."""
     headers = json.dumps(dict(envelope.headers), ensure_ascii=True, separators=(",", ":"))
     return (
         *(envelope.id, envelope.topic, envelope.key, envelope.type, envelope.source, envelope.sequence),
@@ -48,7 +47,6 @@ def paged(store: SqlStore, columns: Iterable[str], source: str, order: Iterable[
 
 
 def envelope_in(fields: Mapping[str, Any]) -> Envelope:
-    """The envelope of a row, by its columns."""
     sequence = fields["sequence"]
     return Envelope(
         id=fields["message_id"],

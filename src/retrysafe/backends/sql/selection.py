@@ -56,12 +56,10 @@ class IndexWalk(NamedTuple):
     then: str | None = None
 
     def ordered(self, descending: str = "") -> str:
-        """The terms of ORDER BY."""
         return ", ".join(f"r.{name}{descending}" for name in self.order)
 
 
 def page(store: SqlStatements, wanted: Filter, cursor: str | None, limit: int) -> Ask[Page]:
-    """A page, and the cursor of the next one."""
     walk = _walk(store, wanted, cursor)
     conditions, params = _conditions(store, wanted, walk)
     if not conditions:

@@ -246,7 +246,6 @@ class SqlStatements:
     # ------------------------------------------------------------ many records
 
     def rows_of(self, keys: Sequence[bytes], fingerprints: Sequence[bytes]) -> tuple[str, dict[str, Any]]:
-        """Keys and fingerprints as the rows of a table, and the parameters."""
         params: dict[str, Any] = {}
         for i, pair in enumerate(zip(keys, fingerprints, strict=True)):
             params |= zip((f"key{i}", f"fingerprint{i}"), pair, strict=True)

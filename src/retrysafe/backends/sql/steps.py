@@ -127,7 +127,6 @@ class SqlSteps:
         return Ask(self._query(self.insert_signal, work, row.at, row), reading.has_changed_one)
 
     def conclude(self, work: Work) -> list[Ask[None]]:
-        """Nothing: a sweep removes them."""
         return []
 
     def sweep(self, limit: int) -> list[Ask[int]]:

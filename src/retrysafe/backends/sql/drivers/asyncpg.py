@@ -78,7 +78,6 @@ class InTransaction(AsyncInTransaction[Any]):
                 await outer.rollback()
 
     def fail(self, error: Exception, *, alone: bool = False) -> NoReturn:
-        """Raise the error of ours."""
         if isinstance(error, asyncpg.InterfaceError) and "another operation" in str(error):
             raise ConfigurationError(_ONE_AT_A_TIME) from error
         super().fail(error, alone=alone)

@@ -184,7 +184,6 @@ def positional(sql: str, style: str) -> tuple[str, tuple[str, ...]]:
 
 
 def arguments(query: Query, style: str) -> tuple[str, list[Any]]:
-    """Return the statement and its arguments for a positional style."""
     sql, names = positional(query.sql, style)
     return sql, [query.params[name] for name in names]
 
@@ -203,7 +202,6 @@ def in_turn(query: Query, perform: Callable[[Query], Rows]) -> Rows:
 
 
 async def ain_turn(query: Query, perform: Callable[[Query], Awaitable[Rows]]) -> Rows:
-    """`in_turn` for async executors."""
     while True:
         try:
             rows = await perform(query)

@@ -81,7 +81,6 @@ def names(alias: str) -> bool:
 
 
 def known() -> str:
-    """The aliases of DATABASES, to be shown."""
     return ", ".join(repr(alias) for alias in connections)
 
 
@@ -99,7 +98,6 @@ def vendor(alias: str) -> str:
 
 
 def address(alias: str) -> str:
-    """An alias as it is shown."""
     return f"Django alias {alias!r}"
 
 
@@ -126,7 +124,6 @@ def connection_of(tx: str | BaseDatabaseWrapper | ConnectionProxy) -> BaseDataba
 
 
 def perform(connection: BaseDatabaseWrapper, query: Query) -> Rows:
-    """Perform one statement."""
     sql, args = arguments(query, "%s")
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":

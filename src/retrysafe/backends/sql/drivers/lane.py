@@ -147,7 +147,6 @@ class QueryLane:
         return [_answer(query, found.get(query.params["key"])) for query in queries]
 
     async def aclose(self) -> None:
-        """Wait for what is under way."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 

@@ -156,7 +156,6 @@ class Pool(_Idle[C]):
             self._permits.give_back()
 
     def close(self) -> None:
-        """Close those that are not lent; the others are closed when they come back."""
         self._closed = True
         with suppress(IndexError):
             while True:
@@ -183,11 +182,9 @@ class LoopPool(_Idle[C]):
         self._free = asyncio.BoundedSemaphore(self.size.most)
 
     async def connect(self) -> C:
-        """Open a connection, or raise `StoreUnavailable`."""
         raise NotImplementedError
 
     async def hang_up(self, connection: C, /) -> None:
-        """Close a connection, of which the server may be gone."""
         raise NotImplementedError
 
     def drop(self, connection: Any, /) -> None:

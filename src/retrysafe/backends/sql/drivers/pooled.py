@@ -47,7 +47,6 @@ class OfLibrary(Generic[C]):
 
     @classmethod
     def of_pool(cls, pool: Any) -> Backend:
-        """A backend beside the caller's pool."""
         said = getattr(pool, "conninfo", None)
         address = without_password(said) if isinstance(said, str) else f"{cls.kind}://…"
         sync, asynchronous = cls.in_colour(partial(cls.beside, pool))

@@ -313,7 +313,6 @@ def _options() -> frozenset[str]:
 
 
 def is_option(name: str) -> bool:
-    """Tell whether libpq knows an option of a URL."""
     return name in _options()
 
 

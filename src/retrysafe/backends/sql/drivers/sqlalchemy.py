@@ -336,7 +336,6 @@ class AsyncJoined(AsyncInTransaction):
     _makes = Joined
 
     async def aflush(self) -> None:
-        """Send the changes of a session."""
         await self.handle.run_sync(lambda sync: self._on(sync).flush())
 
 
@@ -433,7 +432,6 @@ def refuse_tenant(request: Query, reason: str) -> None:
 
 
 def _file_of(engine: Engine) -> str | None:
-    """The file of a SQLite engine; None for every other database."""
     return engine.url.database if engine.dialect.name == "sqlite" else None
 
 
@@ -479,12 +477,10 @@ class _Beside(OptionEngine):
             before.dispose()
 
     def let_go(self) -> None:
-        """Follow the user's engine no more."""
         if event.contains(self._root, "engine_disposed", self._dispose_too):
             event.remove(self._root, "engine_disposed", self._dispose_too)
 
     def close(self) -> None:
-        """Close the connections that are not lent."""
         self.let_go()
         if self._ours is not None:
             self._ours.dispose()
@@ -580,7 +576,6 @@ class AsyncEngineClient:
                 return await connection.run_sync(_alone, request, self._level)
 
     async def as_connected(self, request: Query, /) -> Rows:
-        """Perform one statement on a new connection of which only listeners to "connect" know."""
         return await greenlet_spawn(_as_connected, self._beside, request)
 
     async def _level_for_leased(self) -> str:

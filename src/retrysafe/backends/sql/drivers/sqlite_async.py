@@ -64,7 +64,6 @@ class _Writer:
         self._groups.put(None)
 
     def join(self) -> None:
-        """Wait for the end of the thread."""
         self._thread.join()
 
     def _hand_over(self) -> None:
