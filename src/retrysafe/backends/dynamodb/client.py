@@ -110,7 +110,7 @@ def _tables_of(request: Call) -> str:
     return " or ".join(repr(named["TableName"]) for item in items for named in item.values())
 
 
-def _refused(error: ClientError, request: Call) -> Answer:
+def _judge(error: ClientError, request: Call) -> Answer:
     code = _code(error)
     if code in request.expected:
         return Answer(code, error.response)
@@ -142,7 +142,7 @@ _REFUSED = {
 """Errors by which AWS refuses a caller until its credentials or its role are corrected, with the remedy."""
 
 
-def _failed(error: Exception) -> NoReturn:
+def _fail(error: Exception) -> NoReturn:
     if isinstance(error, NoCredentialsError):
         raise ConfigurationError(
             "store=: no AWS credentials were found. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this "
@@ -184,7 +184,7 @@ _MAPS = ("Key", "Item", "ExpressionAttributeValues", "ExclusiveStartKey", "LastE
 def _each_value(node: Any, change: Any) -> Any:
     """Change the values of every map of attributes, wherever it stands."""
 
-    def changed(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    def change_each(attributes: Mapping[str, Any]) -> dict[str, Any]:
         return {name: change(value) for name, value in attributes.items()}
 
     if isinstance(node, list):
@@ -192,9 +192,9 @@ def _each_value(node: Any, change: Any) -> Any:
     if not isinstance(node, dict):
         return node
     return {
-        name: changed(value)
+        name: change_each(value)
         if name in _MAPS
-        else [changed(item) for item in value]
+        else [change_each(item) for item in value]
         if name == "Items"
         else _each_value(value, change)
         for name, value in node.items()
@@ -232,9 +232,9 @@ class DynamodbClient(WithoutTransactions):
             except ClientError as error:
                 pause = next(waits, None) if _code(error) in TURNED_AWAY else None
                 if pause is None:
-                    return _refused(error, request)
+                    return _judge(error, request)
             except (BotoCoreError, OSError) as error:
-                _failed(error)
+                _fail(error)
             time.sleep(pause)
 
     def _perform(self, request: Call) -> Answer:
@@ -245,9 +245,9 @@ class DynamodbClient(WithoutTransactions):
         try:
             response = getattr(self._client, request.operation)(**request.arguments)
         except ClientError as error:
-            self._clock.told(sent, self._clock.local(), _date(error.response))
+            self._clock.note(sent, self._clock.local(), _date(error.response))
             raise
-        self._clock.told(sent, self._clock.local(), _date(response))
+        self._clock.note(sent, self._clock.local(), _date(response))
         return Answer(None, response)
 
     def close(self) -> None:
@@ -286,13 +286,13 @@ class AsyncDynamodbClient(WithoutTransactions):
         waits = pauses(self._access.patience)
         while True:
             try:
-                return await self._perform(self._client or await self._opened(), request)
+                return await self._perform(self._client or await self._open(), request)
             except ClientError as error:
                 pause = next(waits, None) if _code(error) in TURNED_AWAY else None
                 if pause is None:
-                    return _refused(error, request)
+                    return _judge(error, request)
             except (BotoCoreError, OSError) as error:
-                _failed(error)
+                _fail(error)
             await asyncio.sleep(pause)
 
     async def _perform(self, client: Any, request: Call) -> Answer:
@@ -303,12 +303,12 @@ class AsyncDynamodbClient(WithoutTransactions):
         try:
             response = await getattr(client, request.operation)(**request.arguments)
         except ClientError as error:
-            self._clock.told(sent, self._clock.local(), _date(error.response))
+            self._clock.note(sent, self._clock.local(), _date(error.response))
             raise
-        self._clock.told(sent, self._clock.local(), _date(response))
+        self._clock.note(sent, self._clock.local(), _date(response))
         return Answer(None, response)
 
-    async def _opened(self) -> Any:
+    async def _open(self) -> Any:
         async with self._opening:
             if self._client is None:
                 life = self._living()

@@ -19,7 +19,7 @@ _PLACEHOLDER = re.compile(r"([#:])(\w+)")
 _STATES = {state.value: state.value for state in State}
 
 
-def expressed(values: Mapping[str, Any], **expressions: str) -> dict[str, Any]:
+def express(values: Mapping[str, Any], **expressions: str) -> dict[str, Any]:
     """Expressions as arguments of a request, such as ``ConditionExpression``, with the names and values they use.
 
     A value that is not given is the name of a state.

@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import Any
 
 from retrysafe.backends.documents import KEY, RESULT, Document, result_in
-from retrysafe.backends.dynamodb.expressions import CONDITION, document_of, expressed, item_of, ttl_of
+from retrysafe.backends.dynamodb.expressions import CONDITION, document_of, express, item_of, ttl_of
 from retrysafe.backends.dynamodb.requests import Answer, Call
 from retrysafe.backends.dynamodb.store import DynamodbStore
 from retrysafe.backends.dynamodb.table import MISSING, STEP, TTL, beside
@@ -44,7 +44,7 @@ class DynamodbSteps:
 
     def drop(self, work: Work, at: At) -> Ask[bool]:
         given = {"before": StepState.STARTED, "mine": work.token}
-        condition = expressed(given, ConditionExpression=f"{_WAS} = :mine")
+        condition = express(given, ConditionExpression=f"{_WAS} = :mine")
         return Ask(Call("delete_item", {**self._item(work, at), **condition}, CONDITION), _is_done)
 
     def find(self, work: Work, at: At) -> Ask[FoundRow]:
@@ -56,7 +56,7 @@ class DynamodbSteps:
         return Ask(Call("transact_get_items", {"TransactItems": items}), parse)
 
     def signal(self, work: Work, row: StepRow) -> Ask[bool]:
-        look = {**self._record(work.key), **expressed({"generation": work.generation}, ConditionExpression=_OPEN)}
+        look = {**self._record(work.key), **express({"generation": work.generation}, ConditionExpression=_OPEN)}
         return self._write(work, self._put(work, row, _FIRST), look)
 
     def conclude(self, work: Work) -> Iterator[Ask[None]]:
@@ -73,7 +73,7 @@ class DynamodbSteps:
         if until is None:
             return
         yield from self._pages("query", self._of(work), lambda found: steps.extend(one[STEP] for one in found))
-        lasting = expressed(
+        lasting = express(
             {"until": until}, UpdateExpression=f"SET #{TTL} = :until", ConditionExpression=f"attribute_exists({KEY})"
         )
         for step in steps:
@@ -94,7 +94,7 @@ class DynamodbSteps:
             found.extend((one[KEY], one[STEP]) for one in page)
             return 0
 
-        lasting = expressed({}, FilterExpression=f"attribute_not_exists(#{TTL})")
+        lasting = express({}, FilterExpression=f"attribute_not_exists(#{TTL})")
         yield from self._pages("scan", lasting, keep)
         of: bytes | None = None
         for key, step in found:
@@ -111,7 +111,7 @@ class DynamodbSteps:
     def _of(self, work: Work) -> dict[str, Any]:
         given = {"key": work.key, "generation": work.generation.to_bytes(8)}
         condition = f"#{KEY} = :key AND begins_with(#{STEP}, :generation)"
-        return {"ConsistentRead": True, **expressed(given, KeyConditionExpression=condition)}
+        return {"ConsistentRead": True, **express(given, KeyConditionExpression=condition)}
 
     def _pages(
         self, operation: str, asked: Mapping[str, Any], take: Callable[[list[Document]], Any]
@@ -144,7 +144,7 @@ class DynamodbSteps:
         if work.held is None:
             return None
         given = {"attempt": work.held.attempt, "token": work.held.token}
-        return {**self._record(work.key), **expressed(given, ConditionExpression=condition)}
+        return {**self._record(work.key), **express(given, ConditionExpression=condition)}
 
     def _put(self, work: Work, row: StepRow, condition: str, before: StepState = StepState.STARTED) -> dict[str, Any]:
         document = {
@@ -160,7 +160,7 @@ class DynamodbSteps:
             **{name: value for name, value in zip(RESULT, row.result or (), strict=False) if value is not None},
         }
         given = {"before": before, "mine": work.token}
-        return {"TableName": self._rows, "Item": item_of(document), **expressed(given, ConditionExpression=condition)}
+        return {"TableName": self._rows, "Item": item_of(document), **express(given, ConditionExpression=condition)}
 
     def _write(self, work: Work, put: dict[str, Any], look: dict[str, Any] | None) -> Ask[bool]:
         if look is None:

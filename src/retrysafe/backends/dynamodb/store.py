@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from retrysafe.backends.documents import FIELDS, KEY, Document, DocumentStore, ScanPage, Selection, Write
-from retrysafe.backends.dynamodb.expressions import CONDITION, document_of, expressed, item_of, ttl_of
+from retrysafe.backends.dynamodb.expressions import CONDITION, document_of, express, item_of, ttl_of
 from retrysafe.backends.dynamodb.requests import Answer, Call
 from retrysafe.backends.dynamodb.table import STEP, TTL, Table, beside
 from retrysafe.backends.service_clock import Clock
@@ -69,7 +69,7 @@ class DynamodbStore(DocumentStore):
         condition = _condition(None if write.required is None else tuple(write.required), write.allowed)
         update, given = _update(write)
         given |= {**(write.required or {}), "now": write.judged_at}
-        expressions = expressed(given, ConditionExpression=condition, UpdateExpression=update)
+        expressions = express(given, ConditionExpression=condition, UpdateExpression=update)
         arguments = {"TableName": self.table, "Key": item_of({KEY: write.key}), **expressions}
         if write.required is None:
             arguments["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
@@ -84,7 +84,7 @@ class DynamodbStore(DocumentStore):
             standing = [f"({' OR '.join([*standing, f'({_standing(SETTLED)} AND attribute_not_exists(#{TTL}))'])})"]
         condition = " AND ".join([*(f"#{name} = :{name}" for name in selection.equal), *standing])
         given = {**selection.equal, "now": self.clock()}
-        expressions = expressed(given, ProjectionExpression=_PROJECTION, FilterExpression=condition)
+        expressions = express(given, ProjectionExpression=_PROJECTION, FilterExpression=condition)
         arguments: dict[str, Any] = {"TableName": self.table, "ConsistentRead": True, **expressions}
         if selection.start is not None:
             arguments["ExclusiveStartKey"] = item_of({KEY: selection.start})

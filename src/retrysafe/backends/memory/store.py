@@ -113,7 +113,7 @@ class MemoryStore:
             record = records.get(request.key)
             if record is not None:
                 return _at(record, now)
-            refusal = None if request.quota is None else _refused(records, request.quota, now)
+            refusal = None if request.quota is None else _judge_quota(records, request.quota, now)
             if refusal is not None:
                 return refusal
             if len(records) >= self._room:
@@ -222,7 +222,7 @@ def _forget(records: Records, now: Micros, limit: int | None = None) -> int:
     return len(forgotten)
 
 
-def _refused(records: Records, allowance: Allowance, now: Micros) -> QuotaRefusal | None:
+def _judge_quota(records: Records, allowance: Allowance, now: Micros) -> QuotaRefusal | None:
     kept = [
         record
         for record in records.values()

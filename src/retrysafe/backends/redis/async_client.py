@@ -129,12 +129,12 @@ class Wire(asyncio.Protocol):
         self._reader.feed(data)
         try:
             while (reply := self._reader.gets()) is not False:
-                self._received(reply)
+                self._receive(reply)
         except hiredis.ProtocolError as error:
             self._fail(str(error))
             self._transport.abort()
 
-    def _received(self, reply: Reply) -> None:
+    def _receive(self, reply: Reply) -> None:
         if self._hear is not None:
             self._hear(reply)
         elif not isinstance(reply, hiredis.PushNotification) and self._waiting:
@@ -178,13 +178,13 @@ class Lane:
     async def ask(self, words: Words) -> Reply:
         wire = self._wire
         if wire is None or not wire.is_open:
-            wire = await self._laid()
+            wire = await self._ensure_laid()
         reply = await wire.ask(words)
         if code_of(reply) == "READONLY":  # a master no more: Sentinel knows the new one
             wire.close()
         return reply
 
-    async def _laid(self) -> Wire:
+    async def _ensure_laid(self) -> Wire:
         """Lay the wire once for all who wait; one of them may be cancelled."""
         if self._laying is None:
             self._laying = asyncio.get_running_loop().create_task(self._lay())

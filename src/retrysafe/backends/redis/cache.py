@@ -43,7 +43,7 @@ class RedisCache:
         return Ask(self._script("look", _LOOK, key, ()), lambda answer: Cached(_read(key, answer[1]), int(answer[0])))
 
     def keep(self, record: Record, until: Micros) -> Ask[None]:
-        return Ask(self._script("keep", _KEEP, record.key, (record.version, until // 1000, _written(record))), nothing)
+        return Ask(self._script("keep", _KEEP, record.key, (record.version, until // 1000, _write(record))), nothing)
 
     def drop(self, changed: Record, until: Micros) -> Ask[None]:
         return Ask(self._script("keep", _KEEP, changed.key, (changed.version + 1, until // 1000, "")), nothing)
@@ -52,7 +52,7 @@ class RedisCache:
         return Script(name, source, (f"retrysafe:cached:{self._truth}:{{{key.hex()}}}".encode(),), args)
 
 
-def _written(record: Record) -> str:
+def _write(record: Record) -> str:
     fields = record._asdict()
     del fields["key"]
     fields["fingerprint"] = record.fingerprint.hex()

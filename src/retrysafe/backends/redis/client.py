@@ -220,15 +220,15 @@ def cluster(make: Callable[[], RedisCluster], *, ours: bool) -> Masters:
     def client() -> Any:
         with making:
             if not made:
-                made.append(_asked(make))
+                made.append(_ask(make))
         return made[0]
 
     def of_key(key: bytes) -> redis.Redis:
-        found: redis.Redis = _asked(lambda: client().get_redis_connection(client().get_node_from_key(key)))
+        found: redis.Redis = _ask(lambda: client().get_redis_connection(client().get_node_from_key(key)))
         return found
 
     def everyone() -> dict[str, redis.Redis]:
-        found: dict[str, redis.Redis] = _asked(
+        found: dict[str, redis.Redis] = _ask(
             lambda: {node.name: client().get_redis_connection(node) for node in client().get_primaries()}
         )
         return found
@@ -245,7 +245,7 @@ def cluster(make: Callable[[], RedisCluster], *, ours: bool) -> Masters:
     return Masters(of_key, everyone, elsewhere, lambda: made[0].close() if ours and made else None)
 
 
-def _asked(make: Callable[[], Any]) -> Any:
+def _ask(make: Callable[[], Any]) -> Any:
     try:
         return make()
     except (RedisError, OSError) as error:

@@ -118,7 +118,7 @@ def result_part(result: StoredResult | None) -> bytes:
     return _RESULT.pack(body is not None, result.codec_version, len(media_type)) + media_type + (body or b"")
 
 
-def unpacked(key: bytes, packed: bytes, now: Micros) -> Record:
+def unpack(key: bytes, packed: bytes, now: Micros) -> Record:
     """The record; raises `StoreMisconfigured` for one that a newer retrysafe has written."""
     if packed[0] != FORMAT:
         raise StoreMisconfigured(

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from retrysafe.backends.redis import packing
-from retrysafe.backends.redis.packing import claim_part, number_of, result_part, unpacked
+from retrysafe.backends.redis.packing import claim_part, number_of, result_part, unpack
 from retrysafe.backends.redis.requests import Scan, Scanned, Script, Settings
 from retrysafe.protocol import quotas
 from retrysafe.protocol.records import (
@@ -257,7 +257,7 @@ def record_of(key: bytes, answer: Any) -> Record | None:
     if not answer:
         return None
     packed, seconds, micros = answer
-    return unpacked(key, packed, int(seconds) * 1_000_000 + int(micros))
+    return unpack(key, packed, int(seconds) * 1_000_000 + int(micros))
 
 
 # ---------------------------------------------------------------- how the server is set up

@@ -47,7 +47,7 @@ def age(store: RedisStore, keys: Collection[bytes], micros: Micros) -> Aged:
 
     def parse(answer: Any) -> None:
         nonlocal aged
-        aged = packing.unpacked(key, answer, 0) if answer else None
+        aged = packing.unpack(key, answer, 0) if answer else None
 
     for key in keys:
         yield Ask(Script("age", _AGE, (name_of(key),), (micros,)), parse)

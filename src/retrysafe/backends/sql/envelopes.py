@@ -33,7 +33,7 @@ def values_of(envelope: Envelope) -> tuple[Any, ...]:
     )
 
 
-def paged(store: SqlStore, columns: Iterable[str], source: str, order: Iterable[str]) -> str:
+def page(store: SqlStore, columns: Iterable[str], source: str, order: Iterable[str]) -> str:
     """The first messages ``d`` of a source, in an order of what its columns say: parameters ``limit``, ``span_bytes``.
 
     Behind their columns is the instant of reading, so the source has the store's clock.

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from retrysafe.backends.sql import reading
-from retrysafe.backends.sql.dead_letter_filter import conditions, grouped, read_groups
-from retrysafe.backends.sql.envelopes import ENVELOPE, PAGE_BYTES, envelope_in, paged, values_of
+from retrysafe.backends.sql.dead_letter_filter import conditions, group, read_groups
+from retrysafe.backends.sql.envelopes import ENVELOPE, PAGE_BYTES, envelope_in, page, values_of
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.protocol.messages import (
     Arrival,
@@ -134,7 +134,7 @@ class SqlInbox:
         return self._page(where, params, limit, [_NUMBER, "d.dead_at", "d.key_hash"])
 
     def _page(self, where: str, params: Mapping[str, Any], limit: int, order: Sequence[str]) -> Ask[list[InboxLetter]]:
-        sql = paged(self._store, _READ, f"{DEAD} AS d, {self._store.clock} WHERE {where}", order)
+        sql = page(self._store, _READ, f"{DEAD} AS d, {self._store.clock} WHERE {where}", order)
         bounds = {"limit": limit, "span_bytes": PAGE_BYTES}
         found = self._store.query(sql, {**params, **bounds}, writes=False)
         return Ask(found, lambda answer: [_letter(row) for row in answer.rows])
@@ -152,7 +152,7 @@ class SqlInbox:
 
     def groups(self, chosen: DeadLetterFilter, most: int | None = None) -> Ask[Groups]:
         """Count the chosen dead letters by topic, type and error, among the oldest ``most``."""
-        sql, params = grouped(self._store, f"{DEAD} AS d", "d.dead_at, d.key_hash", chosen, most)
+        sql, params = group(self._store, f"{DEAD} AS d", "d.dead_at, d.key_hash", chosen, most)
         return Ask(self._store.query(sql, params, writes=False), read_groups)
 
     def mark(self, *identities: bytes) -> Ask[int]:

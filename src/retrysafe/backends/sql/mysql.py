@@ -15,7 +15,7 @@ from typing import Any
 from retrysafe.backends.sql.statements import limit_by, quota_params, want_params
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.backends.sql.table import TABLE, allowed, any_of, columns
-from retrysafe.backends.sql.transactions import in_its_transaction, mark_of, marked
+from retrysafe.backends.sql.transactions import in_its_transaction, mark_first, mark_of
 from retrysafe.protocol.records import Allowance, ClaimRequest, EffectiveState, Finding, Ownership, Record, StoredResult
 from retrysafe.protocol.requests import Ask, Query, Rows
 from retrysafe.protocol.store import Capabilities
@@ -128,7 +128,7 @@ class MysqlStore(SqlStore):
         """Leased: read, insert, read again. In a transaction: insert at once or not at all, then read."""
         if not request.transactional:
             return super().claim_query(request)
-        return marked(mark_of(request), self._at_once(request, self._gated_insert_sql, want_params(request)))
+        return mark_first(mark_of(request), self._at_once(request, self._gated_insert_sql, want_params(request)))
 
     def counted_claim_query(self, request: ClaimRequest, allowance: Allowance) -> Query:
         """Look whether there is room, then insert.
@@ -139,7 +139,7 @@ class MysqlStore(SqlStore):
         used_up = self.query(self._used_up_sql[limit_by(allowance)], params, writes=False)
         if request.transactional:
             insert = self._at_once(request, self._gated_counted_insert_sql, params)
-            return marked(mark_of(request), used_up._replace(otherwise=insert))
+            return mark_first(mark_of(request), used_up._replace(otherwise=insert))
         read = self.query(self.read_sql, params, writes=False)
         insert = self.query(self._free_insert_sql, params, read)
         return read._replace(otherwise=used_up._replace(otherwise=insert))

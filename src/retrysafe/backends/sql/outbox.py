@@ -328,7 +328,7 @@ class SqlOutbox:
         return self._write(f"DELETE FROM {table} WHERE {where}", ids)
 
     def _messages(self, queue: Sequence[Queued]) -> tuple[str, dict[str, Any]]:
-        return self._store.numbered(TABLE, [queued.id for queued in queue])
+        return self._store.choose_numbers(TABLE, [queued.id for queued in queue])
 
     def _ids(self, queue: Sequence[Queued]) -> tuple[str, dict[str, Any]]:
         among, params = self._store.among("token", "id", [queued.id for queued in queue])

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from retrysafe.backends.sql.dead_letter_filter import conditions, grouped, read_groups
-from retrysafe.backends.sql.envelopes import PAGE_BYTES, envelope_in, paged
+from retrysafe.backends.sql.dead_letter_filter import conditions, group, read_groups
+from retrysafe.backends.sql.envelopes import PAGE_BYTES, envelope_in, page
 from retrysafe.backends.sql.outbox import COLUMNS, FOREVER, TABLE, WRITTEN, SqlOutbox
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.protocol.messages import Backlog, DeadLetter, DeadLetterFilter, Envelope, Groups, Holder, RelaySeen
@@ -128,12 +128,12 @@ class OperableSqlOutbox(SqlOutbox):
     def letters(self, chosen: DeadLetterFilter, after: int, limit: int) -> Ask[list[DeadLetter]]:
         where, params = conditions(self._store, chosen)
         source = f"{self._letters}, {self._store.clock} WHERE d.id > {self._store.p('token', 'after')}{where}"
-        sql = paged(self._store, _LETTER, source, ["d.id"])
+        sql = page(self._store, _LETTER, source, ["d.id"])
         params |= {"after": after, "limit": limit, "span_bytes": PAGE_BYTES}
         return Ask(self._store.query(sql, params, writes=False), _read_letters)
 
     def count(self, chosen: DeadLetterFilter, most: int | None = None) -> Ask[Groups]:
-        sql, params = grouped(self._store, self._letters, "d.id", chosen, most)
+        sql, params = group(self._store, self._letters, "d.id", chosen, most)
         return Ask(self._store.query(sql, params, writes=False), read_groups)
 
     def claim_letters(self, numbers: Sequence[int]) -> Ask[list[int]]:
@@ -176,9 +176,9 @@ class SqlPublished:
     def forgotten(self, limit: int) -> list[Ask[list[tuple[int, Envelope]]]]:
         """Up to so many, to be archived, and up to `PAGE_BYTES` of them."""
         source = f"{TABLE}_published AS d JOIN ({self._old()}) AS x ON x.id = d.id, {self._store.clock}"
-        sql = paged(self._store, COLUMNS, source, ["d.id"])
+        sql = page(self._store, COLUMNS, source, ["d.id"])
         params = {"age": self._age, "limit": limit, "span_bytes": PAGE_BYTES}
-        return [Ask(self._store.query(sql, params, writes=False), _kept)]
+        return [Ask(self._store.query(sql, params, writes=False), _read_kept)]
 
     def remove(self, seen: Sequence[tuple[int, Envelope]]) -> list[Ask[int]]:
         params = {f"id{i}": number for i, (number, _) in enumerate(seen)}
@@ -245,6 +245,6 @@ def _read_letters(answer: Rows) -> list[DeadLetter]:
     return found
 
 
-def _kept(answer: Rows) -> list[tuple[int, Envelope]]:
+def _read_kept(answer: Rows) -> list[tuple[int, Envelope]]:
     rows: list[dict[str, Any]] = [dict(zip(COLUMNS, row, strict=False)) for row in answer.rows]
     return [(int(fields["id"]), envelope_in(fields)) for fields in rows]

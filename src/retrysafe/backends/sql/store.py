@@ -169,7 +169,7 @@ class SqlStore(SqlStatements, SqlTransactions):
         params |= {"attempt": first.attempt, "window": first.clocks.window, "memory": first.clocks.memory}
         params["home"] = None if first.scoped else ""
         sql = self._update(
-            f"state = '{RULES[Transition.COMPLETE].target}', {self._result()}, {self._written()}",
+            f"state = '{RULES[Transition.COMPLETE].target}', {self._result()}, {self._set_written()}",
             self.clock,
             f"r.key_hash {among} AND r.attempt = {self.p('attempt')} AND {allowed(Transition.COMPLETE)}{stamp}",
         )

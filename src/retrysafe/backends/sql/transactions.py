@@ -21,7 +21,7 @@ BATCH = "retrysafe_batch"
 """The mark of claims that are made together; they have a transaction of their own, so that no two batches share it."""
 
 
-def marked(mark: str, claim: Query) -> Query:
+def mark_first(mark: str, claim: Query) -> Query:
     """Mark the transaction, then claim in it; a driver reads in the parameters whether the claim names a tenant."""
     return Query(f"SAVEPOINT {mark}", claim.params, claim)
 

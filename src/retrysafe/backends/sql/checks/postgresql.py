@@ -56,7 +56,7 @@ def _gather(backend: Backend) -> Steps[dict[str, Any]]:
     return facts
 
 
-def _pooled(backend: Backend) -> Mapping[str, Any]:
+def _look_for_pooler(backend: Backend) -> Mapping[str, Any]:
     """Look for evidence that sessions of the server change hands between transactions.
 
     One connection that asks twice hears from two server processes; or a second connection hears from the process that
@@ -102,7 +102,7 @@ def _serializable(facts: Facts) -> str | None:
     return f"default_transaction_isolation is {level}." if level in ("serializable", "repeatable read") else None
 
 
-def _shared(facts: Facts) -> str | None:
+def _find_shared(facts: Facts) -> str | None:
     first, home = facts.get("working_schema"), facts.get("home")
     if not home or first == home:
         return None
@@ -114,7 +114,7 @@ def _find_unbounded(facts: Facts) -> str | None:
     return f"Without a bound, until the disk is full, for: {', '.join(found)}." if found else None
 
 
-def _unread(facts: Facts) -> str | None:
+def _find_unread(facts: Facts) -> str | None:
     found = [
         f"{name} ({state})" if state in ("unreserved", "lost") else name
         for name, active, state, _ in facts.get("slots", ())
@@ -123,7 +123,7 @@ def _unread(facts: Facts) -> str | None:
     return f"Nobody reads from: {', '.join(found)}. The log is kept for it." if found else None
 
 
-def _held(facts: Facts) -> str | None:
+def _find_holders(facts: Facts) -> str | None:
     found = [f"{name}{'' if seconds is None else f', for {seconds} s'}" for name, seconds in facts.get("holders", ())]
     return f"What was removed cannot be cleaned up because of: {'; '.join(found)}." if found else None
 
@@ -217,7 +217,7 @@ CHECKS = (
         "If each tenant has a schema, give every boundary a scope= that names the tenant; if not, put the schema of "
         "retrysafe's tables first in the search_path of store=, or waive this",
         "how-to/tenants-and-scope.md",
-        _shared,
+        _find_shared,
     ),
     Check(
         "postgresql-unique-key",
@@ -261,7 +261,7 @@ CHECKS = (
         "Start what reads from it, as  retrysafe relay --cdc --store {address}, or, after the last relay with --cdc,  "
         "retrysafe cdc drop --store {address}",
         "how-to/cdc.md",
-        _unread,
+        _find_unread,
     ),
     Check(
         "postgresql-held-cleanup",
@@ -270,7 +270,7 @@ CHECKS = (
         "End it (SELECT pg_terminate_backend(pid); ROLLBACK PREPARED 'gid'; SELECT pg_drop_replication_slot('name');), "
         "and let long reports read from a replica",
         "how-to/relay.md",
-        _held,
+        _find_holders,
     ),
     Check(
         "postgresql-pooler",
@@ -286,4 +286,4 @@ CHECKS = (
         ),
     ),
 )
-EXAMINATION = Examination(CHECKS, _gather, _pooled, lambda store: store.time())
+EXAMINATION = Examination(CHECKS, _gather, _look_for_pooler, lambda store: store.time())

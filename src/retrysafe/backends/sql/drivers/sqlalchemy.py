@@ -81,11 +81,11 @@ def _leads_directly(connection: Connection) -> bool:
     """
     known: dict[Any, Any] = connection.info  # kept as long as the driver's connection
     if _DIRECT not in known:
-        known[_DIRECT] = _asked(connection, _dbapi(connection))
+        known[_DIRECT] = _ask(connection, _dbapi(connection))
     return bool(known[_DIRECT])
 
 
-def _asked(connection: Connection, driver: Any) -> bool:
+def _ask(connection: Connection, driver: Any) -> bool:
     if hasattr(driver, "get_server_pid"):
         return is_direct(connection.exec_driver_sql(question(driver.get_server_pid())).one())
     if getattr(driver, "prepare_threshold", None) is None:
@@ -182,7 +182,7 @@ class InTransaction:
                 _latest or connection.get_execution_options().get(_TRANSLATES)
             ):
                 self._refuse_tenant(connection, request)
-            if request.writes and _ended(connection):
+            if request.writes and _has_ended(connection):
                 return Rows([], 0)  # the handler ended the transaction: the write must not commit alone
             return in_turn(request, lambda query: perform(connection, query))
         except (exc.PendingRollbackError, exc.ResourceClosedError) as error:
@@ -246,7 +246,7 @@ def _let_listeners_begin(connection: Connection) -> None:
         connection.begin()
 
 
-def _ended(connection: Connection) -> bool:
+def _has_ended(connection: Connection) -> bool:
     return connection.dialect.name == "sqlite" and not _dbapi(connection).in_transaction
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from retrysafe import runtime
-from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, NO_ROWS, fail, not_connected, refused
+from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, NO_ROWS, fail, follow_refusal, not_connected
 from retrysafe.backends.sql.drivers.sqlite_connection import Connection, open_connection
 from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed, Connections, refuse_connection
 from retrysafe.errors import ConfigurationError, StoreUnavailable
@@ -72,7 +72,7 @@ def perform(connection: sqlite3.Connection, query: Query) -> Rows:
             rows = Rows(found, len(found) if cursor.description else cursor.rowcount)
             following = query.written if query.written and rows.affected else query.otherwise
         except Exception as error:  # noqa: BLE001 - only what the query names is an answer
-            rows, following = NO_ROWS, refused(query, error)
+            rows, following = NO_ROWS, follow_refusal(query, error)
         finally:
             cursor.close()
         if rows.rows or following is None:

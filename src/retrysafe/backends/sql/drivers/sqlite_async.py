@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from retrysafe.backends.spec import Joining, refuse_kind
-from retrysafe.backends.sql.drivers.base import fail, translated
+from retrysafe.backends.sql.drivers.base import fail, translate
 from retrysafe.backends.sql.drivers.sqlite import InTransaction, Joined, SqliteFile, is_busy, perform
 from retrysafe.backends.sql.drivers.sqlite_connection import Connection
 from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed, Connections
@@ -103,7 +103,7 @@ class _Writer:
             if write.answer.done():
                 continue
             if isinstance(result, sqlite3.Error):
-                failure = translated(result, alone=True)
+                failure = translate(result, alone=True)
                 failure.__cause__ = result
                 write.answer.set_exception(failure)
             elif isinstance(result, Exception):

@@ -26,22 +26,22 @@ class Connection(sqlite3.Connection):
         self._waits = self._usual = _steps(self._busy)
 
     def cursor(self, factory: Any = sqlite3.Cursor) -> Any:
-        return self._noted(super().cursor(factory))
+        return self._note(super().cursor(factory))
 
     def execute(self, *args: Any) -> sqlite3.Cursor:
-        cursor: sqlite3.Cursor = self._noted(super().cursor()).execute(*args)
+        cursor: sqlite3.Cursor = self._note(super().cursor()).execute(*args)
         return cursor
 
     def executemany(self, *args: Any) -> sqlite3.Cursor:
-        cursor: sqlite3.Cursor = self._noted(super().cursor()).executemany(*args)
+        cursor: sqlite3.Cursor = self._note(super().cursor()).executemany(*args)
         return cursor
 
     def blobopen(self, *args: Any, **options: Any) -> sqlite3.Blob:
         """A blob is read like a cursor."""
-        blob: sqlite3.Blob = self._noted(super().blobopen(*args, **options))
+        blob: sqlite3.Blob = self._note(super().blobopen(*args, **options))
         return blob
 
-    def _noted(self, reads: Any) -> Any:
+    def _note(self, reads: Any) -> Any:
         self._reading.add(ref(reads, self._reading.discard))
         return reads
 
