@@ -19,7 +19,7 @@ from retrysafe.backends.sql.drivers.base import LOCKED, sqlstate
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol import migrating
 from retrysafe.protocol.migrating import CreatedStore, Migration
-from retrysafe.protocol.requests import Ask, Query, Steps, ask
+from retrysafe.protocol.requests import Ask, Query, Steps, ask, nothing
 
 if TYPE_CHECKING:
     from retrysafe.backends.database import Served
@@ -65,7 +65,6 @@ class Tables:
             yield from migrating.require(self._sql(), self._find_needed_version(), self._migrating())
 
     def _migrating(self) -> str:
-        """The command that applies the migrations."""
         return self._backend.access.migrate_with or self._backend.commands.line("migrate")
 
     def _find_needed_version(self) -> int:
@@ -98,7 +97,7 @@ class Tables:
         with closing(self._on_demand()) as client:
             present = run(tables.is_present(feature), client)
             if not present:
-                made = self._made_tables(feature, client)
+                made = self._make_tables(feature, client)
         if present or made:
             self._provided.add(feature)
         return made
@@ -118,7 +117,7 @@ class Tables:
                 return
         yield from tables.join(feature)
 
-    def _made_tables(self, feature: str, client: Client) -> list[Migration]:
+    def _make_tables(self, feature: str, client: Client) -> list[Migration]:
         try:
             with client.transaction() as opened:
                 return run(tables.provide(self._sql(), feature), opened.execute)
@@ -134,7 +133,7 @@ class Tables:
         """Apply the missing migrations, with the records in so many ``partitions``; return them."""
         if partitions is None and isinstance(self._backend.store, CreatedStore):
             return run(self._backend.store.create(), self._backend.client())
-        chosen = self._chosen(partitions)
+        chosen = self._choose(partitions)
         if self._on_demand is not None:
             return self._migrate_file()
         applied: list[Migration] = []
@@ -169,10 +168,9 @@ class Tables:
             time.sleep(pause)
 
     async def amigrate(self, partitions: int | None = None) -> list[Migration]:
-        """`migrate` through the async client."""
         if partitions is None and isinstance(self._backend.store, CreatedStore):
             return await arun(self._backend.store.create(), self._backend.aclient())
-        chosen = self._chosen(partitions)
+        chosen = self._choose(partitions)
         if self._on_demand is not None:
             return self._migrate_file()
         applied: list[Migration] = []
@@ -183,12 +181,10 @@ class Tables:
         return applied
 
     async def aperform(self, statements: Sequence[str]) -> None:
-        """`perform` through the async client."""
         if statements:
             await self._apatiently(self._apart(statements))
 
     async def _apatiently(self, begin: Callable[[], Steps[R]]) -> R:
-        """`_patiently` for async code."""
         pauses, client = _pauses(), self._backend.aclient()
         while True:
             try:
@@ -206,7 +202,7 @@ class Tables:
         """Make all tables of a file, also of features that were never asked for."""
         return self._prepare(whole=True) + [made for feature in tables.FEATURES for made in self.provide(feature)]
 
-    def _chosen(self, partitions: int | None) -> tuple[Migration, ...]:
+    def _choose(self, partitions: int | None) -> tuple[Migration, ...]:
         if partitions is None:
             self._sql()
         return migrations.choose(self._backend.kind, partitions)
@@ -222,9 +218,9 @@ class Tables:
         return lambda: migrating.migrate(
             store,
             chosen,
-            store.migration_lock(),
-            store.migration_unlock(),
-            bounds=store.migration_bounds(),
+            store.MIGRATION_LOCK,
+            store.MIGRATION_UNLOCK,
+            bounds=store.MIGRATION_BOUNDS,
             postponed=_has_rows if self._builds_apart else None,
         )
 
@@ -237,7 +233,7 @@ class Tables:
         return self._backend.kind == "postgresql" and self._backend.access.own_connections
 
     def _find_lost_indexes(self) -> Steps[Sequence[str]]:
-        present = yield from ask(Ask(Query(_TABLES, {}, writes=False), lambda answer: [row[0] for row in answer.rows]))
+        present = [name for (name,) in (yield from ask(indexes.rows_of(_TABLES)))]
         return (yield from indexes.find_lost_on_postgresql(self._sql(), present)).statements
 
     def _apart(self, statements: Sequence[str]) -> Callable[[], Steps[None]]:
@@ -285,7 +281,7 @@ def _has_rows(statement: str) -> Steps[bool]:
 
 
 def _do(statement: str) -> Steps[None]:
-    yield from ask(Ask(Query(statement, {}, patient=True), lambda answer: None))
+    yield from ask(Ask(Query(statement, {}, patient=True), nothing))
 
 
 def _pauses() -> Iterator[float]:
