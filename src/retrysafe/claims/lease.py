@@ -52,7 +52,7 @@ from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.exception_groups import every
 from retrysafe.protocol.procedures import renewals
 from retrysafe.protocol.records import Ownership
-from retrysafe.protocol.requests import Steps
+from retrysafe.protocol.requests import Program
 from retrysafe.protocol.schedules import LOOKS_PER_LEASE, PER_LEASE, RETRIES_PER_LEASE, Beats
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class _Schedule:
         lease.lose()
 
 
-Put = Callable[[Steps[Any], float], Any]
+Put = Callable[[Program[Any], float], Any]
 """Puts a program to the store, with the patience of the driver in seconds."""
 
 
@@ -301,7 +301,7 @@ class ThreadHeartbeat:
     def _run(self) -> None:
         client: Client | None = None
 
-        def put(program: Steps[Any], patience: float) -> Any:
+        def put(program: Program[Any], patience: float) -> Any:
             nonlocal client
             client = client or self._connect()
             return run(program, client, patience=patience)

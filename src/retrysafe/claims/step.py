@@ -15,7 +15,7 @@ from retrysafe.errors import ConfigurationError, KeyReused, LeaseLost
 from retrysafe.protocol import fingerprint, keys
 from retrysafe.protocol.fingerprint import UNCHECKED, Fingerprint
 from retrysafe.protocol.records import Effects, StoredResult
-from retrysafe.protocol.requests import Steps, ask
+from retrysafe.protocol.requests import Program, ask
 from retrysafe.protocol.steps import MEETS, Act, Aim, At, StepRow, StepState, change, insert, label
 
 if TYPE_CHECKING:
@@ -144,10 +144,10 @@ class Step:
         if self._context is not None and self._context.leave():
             await aperform(self._backend, self._leaving(error), self._joining)
 
-    def _entering(self) -> Steps[None]:
+    def _entering(self) -> Program[None]:
         raise NotImplementedError
 
-    def _leaving(self, error: BaseException | None) -> Steps[None]:
+    def _leaving(self, error: BaseException | None) -> Program[None]:
         raise NotImplementedError
 
 
@@ -207,7 +207,7 @@ class StepOfClaim(Step):
                 self._result = await function(*args)
         return self._result
 
-    def _entering(self) -> Steps[None]:
+    def _entering(self) -> Program[None]:
         course = self.course
         course.refuse_inside(self.at)
         yield from course.load(self.at)
@@ -236,7 +236,7 @@ class StepOfClaim(Step):
         self._result, self._replayed = self._shelf.read(row, self.annotation), True
         self.course.tell("step_replayed", self.at)
 
-    def _start(self) -> Steps[None]:
+    def _start(self) -> Program[None]:
         """Write the row before the work: so that a crash leaves a doubt, or that no work is done in vain."""
         try:
             row = self._row(StepState.STARTED)
@@ -248,7 +248,7 @@ class StepOfClaim(Step):
         if met is not None:
             raise LeaseLost(f"Step {label(self.at)}: another attempt has written it.")
 
-    def _ask_probe(self) -> Steps[None]:
+    def _ask_probe(self) -> Program[None]:
         """Settle a step that may have happened."""
         if self._probe is None:
             raise self.course.doubt(
@@ -276,7 +276,7 @@ class StepOfClaim(Step):
             yield from ask(self._shelf.store.drop(self._shelf.work, self.at))
             raise Retreat
 
-    def _leaving(self, error: BaseException | None) -> Steps[None]:
+    def _leaving(self, error: BaseException | None) -> Program[None]:
         course = self.course
         if self._replayed:
             return
@@ -309,7 +309,7 @@ class StepOfClaim(Step):
         if self._tx is not None:
             course.unsure.add(self.at)
 
-    def _fail(self, error: BaseException) -> Steps[None]:
+    def _fail(self, error: BaseException) -> Program[None]:
         course = self.course
         course.asked.discard(self.at)
         if not (self._not_executed or self._tx is not None or is_permanent(error, self._shelf.settings)):

@@ -22,7 +22,7 @@ class Ask(NamedTuple, Generic[R]):
     parse: Callable[[Any], R]
 
 
-Steps = Generator[Ask[Any], Any, R]
+Program = Generator[Ask[Any], Any, R]
 """A program: it yields asks, is sent their parsed answers, and returns an outcome."""
 
 

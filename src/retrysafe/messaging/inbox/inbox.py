@@ -60,7 +60,7 @@ from retrysafe.protocol.options import refuse_unknown
 from retrysafe.protocol.ordering import LARGEST_SEQUENCE
 from retrysafe.protocol.records import Duration
 from retrysafe.protocol.redelivery_policy import Trials
-from retrysafe.protocol.requests import Steps
+from retrysafe.protocol.requests import Program
 from retrysafe.protocol.store import BatchStore
 
 P = ParamSpec("P")
@@ -238,7 +238,7 @@ class Inbox:
 
     def _advancing(
         self, entity: str, sequence: int, strict: bool, first: int, consumer: str | None
-    ) -> Steps[tuple[bool, int | None]]:
+    ) -> Program[tuple[bool, int | None]]:
         name = consumer or running_consumer()
         if name is None:
             raise ConfigurationError(

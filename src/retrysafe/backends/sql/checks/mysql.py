@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from retrysafe.backends.checks import Examination
 from retrysafe.backends.sql.checks import indexes
 from retrysafe.protocol.checks import Check, Facts, Severity, told
-from retrysafe.protocol.requests import Ask, Query, Rows, Steps, ask
+from retrysafe.protocol.requests import Ask, Program, Query, Rows, ask
 
 if TYPE_CHECKING:
     from retrysafe.backends.backend import Backend
@@ -23,7 +23,7 @@ _INDEXES = f"SELECT DISTINCT index_name FROM information_schema.statistics WHERE
 _MODES = "SELECT DATABASE(), @@sql_mode, @@innodb_lock_wait_timeout, @@innodb_doublewrite"
 
 
-def _gather(backend: Backend) -> Steps[dict[str, Any]]:
+def _gather(backend: Backend) -> Program[dict[str, Any]]:
     facts: dict[str, Any] = {"tables": (yield from ask(_rows(_TABLES)))}
     names = [row[0] for row in (yield from ask(_rows(_INDEXES)))]
     modes = yield from ask(_rows(_MODES))

@@ -10,7 +10,7 @@ from retrysafe.backends.sql.checks import indexes
 from retrysafe.backends.sql.postgresql import PostgresqlStore
 from retrysafe.backends.sql.table import TABLE
 from retrysafe.protocol.checks import Check, Facts, Severity, told
-from retrysafe.protocol.requests import Ask, Query, Rows, Steps, ask
+from retrysafe.protocol.requests import Ask, Program, Query, Rows, ask
 
 if TYPE_CHECKING:
     from retrysafe.backends.backend import Backend
@@ -40,7 +40,7 @@ _SLOTS = (
 _PID = Query("SELECT pg_backend_pid()", {}, writes=False)
 
 
-def _gather(backend: Backend) -> Steps[dict[str, Any]]:
+def _gather(backend: Backend) -> Program[dict[str, Any]]:
     row = yield from ask(_rows(_FACTS))
     names = ("database", "replicas", "standbys", "working_schema", "home", *_SETTINGS)
     facts: dict[str, Any] = dict(zip(names, row[0], strict=True))

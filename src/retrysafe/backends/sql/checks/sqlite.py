@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from retrysafe.backends.checks import Examination
 from retrysafe.backends.sql.checks import indexes
 from retrysafe.protocol.checks import Check, Facts, Severity
-from retrysafe.protocol.requests import Ask, Query, Steps, ask
+from retrysafe.protocol.requests import Ask, Program, Query, ask
 
 if TYPE_CHECKING:
     from retrysafe.backends.backend import Backend
@@ -19,7 +19,7 @@ _MOUNTS = Path("/proc/self/mounts")
 _OURS = "name GLOB 'retrysafe_*'"
 
 
-def _gather(backend: Backend) -> Steps[dict[str, Any]]:
+def _gather(backend: Backend) -> Program[dict[str, Any]]:
     facts: dict[str, Any] = {}
     for pragma in ("synchronous", "journal_mode"):
         facts[pragma] = str((yield from ask(_rows(f"PRAGMA {pragma}")))[0][0]).lower()
