@@ -22,8 +22,9 @@ turns that answer into one of these:
     any other record                        what `decide` says: replay, reuse, busy, doubt, expired; or go on
 
 A record that can be taken (it was released, has lapsed with keyed effects, or is past its window) is taken with a
-higher token. One that has lapsed with external effects is first marked unknown. Both writes are conditional on the
-record as it was seen, so of several attempts one succeeds; `claim_again` lets the others look again, `ROUNDS` times.
+higher token. One that has lapsed with external or transactional effects is first marked unknown. Both writes are
+conditional on the record as it was seen, so of several attempts one succeeds; `claim_again` lets the others look again,
+`ROUNDS` times.
 
 How lost replies are recognised
 -------------------------------
@@ -147,7 +148,7 @@ def claim_again(store: Store, request: ClaimRequest, met: Record) -> Program[Cla
                 assert isinstance(won, Won), "the store has given another record than the one that it has written"
                 return won
         else:
-            yield from ask(store.resolve(met, Transition.SUSPECT, None, request.clocks), again=again)
+            yield from suspect(store, met, request.clocks, again=again)
         if left:
             found = judge_claim(request, (yield from ask(store.claim(request), again=again)), seen)
             if not isinstance(found, Record):
@@ -215,9 +216,9 @@ def resolve(
     )
 
 
-def suspect(store: Store, seen: Record, clocks: Clocks) -> Program[bool]:
+def suspect(store: Store, seen: Record, clocks: Clocks, *, again: bool = False) -> Program[bool]:
     """Mark an attempt whose lease has lapsed as in doubt; False when the record has changed meanwhile."""
-    return (yield from ask(store.resolve(seen, Transition.SUSPECT, None, clocks)))
+    return (yield from ask(store.resolve(seen, Transition.SUSPECT, None, clocks), again=again))
 
 
 def read(store: Store, key: bytes) -> Program[Record | None]:
