@@ -163,7 +163,7 @@ class StepOfClaim(Step):
         super().__init__(course.shelf, at, options.get("tx"))
         self.course, self._given, self.annotation = course, given, annotation
         settings, key = course.settings, self._shelf.work.key
-        self._print = UNCHECKED if given is None else settings.secrets.keyed(given, key)
+        self._print = UNCHECKED if given is None else settings.secrets.hashed_for(given, key)
         self._effects = options.get("effects") or settings.effects
         self._probe, self.undo, self._new = options.get("probe"), options.get("undo"), options.get("new", False)
         if self._tx is not None and self._effects == "external":

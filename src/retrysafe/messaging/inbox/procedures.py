@@ -10,7 +10,7 @@ from retrysafe.protocol.message_stores import InboxStore
 from retrysafe.protocol.messages import Arrival, InboxLetter
 from retrysafe.protocol.procedures import expire
 from retrysafe.protocol.records import State
-from retrysafe.protocol.redelivery_policy import Counts, HandleResult, MessageOutcome, Trials, after_failure
+from retrysafe.protocol.redelivery_policy import Counts, HandleResult, MessageOutcome, RetryLimits, after_failure
 from retrysafe.protocol.requests import Ask, Program, ask
 from retrysafe.protocol.store import Store, TransactionalStore
 
@@ -34,9 +34,9 @@ class Judging(Protocol):
 
     arrival: Arrival
     counted: bool
-    """True if it is to be noted that it begins, as `before` has judged."""
+    """True if it is to be noted that it begins, as `decide_to_try` has judged."""
 
-    def before(self, counts: Counts) -> HandlerOutcome | None:
+    def decide_to_try(self, counts: Counts) -> HandlerOutcome | None:
         """The outcome of a message that is not to be tried; None: try it."""
         ...
 
@@ -52,7 +52,7 @@ ENDED = (MessageOutcome.FAILED, MessageOutcome.GAP)
 def begin(inbox: InboxStore, attempt: Judging) -> Program[HandlerOutcome | None]:
     """Look whether a message is to be tried, and note that an attempt begins if it is."""
     counts = yield from ask(inbox.counts(attempt.arrival))
-    end = attempt.before(counts)
+    end = attempt.decide_to_try(counts)
     if attempt.counted:
         yield from ask(inbox.begun(attempt.arrival))
     return end
@@ -62,7 +62,7 @@ def conclude(
     inbox: InboxStore,
     arrival: Arrival,
     end: HandlerOutcome,
-    trials: Trials,
+    trials: RetryLimits,
     chance: float,
     *,
     counted: bool,
