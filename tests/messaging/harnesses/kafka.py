@@ -133,7 +133,7 @@ class Kafka(OnARoad):
         declare(self.url, topics, partitions=1, settings={"max.message.bytes": str(LARGEST)})
 
     async def arrived(self) -> Sequence[Envelope]:
-        from retrysafe.messaging.brokers.kafka.envelope import envelope_from
+        from retrysafe.messaging.brokers.kafka.messages import envelope_from
 
         found = await asyncio.to_thread(every_record, self.url, self.topic)
         return [envelope_from(one.headers() or (), one.key(), one.value(), self.topic) for one in found]
