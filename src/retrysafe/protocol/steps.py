@@ -6,8 +6,8 @@ which is the record's ``created``; a key that is used again after its window beg
 of a choreographed saga, have the generation 0.
 
     state      written by
-    started    a step that is external or has a compensation, before its effect; a step in the caller's transaction after
-               a takeover, before its work
+    started    a step that is external or has a compensation, before its effect; a step in the caller's transaction
+               after a takeover, before its work
     done       the end of a step, with its result
     undone     the end of its compensation, or one that came before the step itself
 
