@@ -192,7 +192,7 @@ class AsyncSqliteClient:
         rows = Rows([], 0)
         while pending is not None and not pending.writes:
             with Borrowed(self._connections) as connection:
-                rows = reader(connection)(pending)
+                rows = reader(connection)(pending._replace(otherwise=None))  # that may write: not on the loop
             if rows.rows:
                 return rows
             pending = pending.otherwise
