@@ -75,7 +75,8 @@ def update_if(
         values: what is written.
         where: columns and the value that each must have.
         unset: columns that must be NULL, such as a mark that is set once.
-        at_most: columns that must be NULL or not above a value, and are set to it, such as a fencing token.
+        at_most: columns that must be NULL or not above a value, and are set to it, such as a fencing token. Under a
+            lease, ``lease.update`` raises instead.
     """
     return _run(_on(tx), lambda on: on.update_if(table, values, where, unset, at_most))
 

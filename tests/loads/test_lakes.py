@@ -145,6 +145,17 @@ def test_a_commit_of_iceberg_that_was_made_is_found(lost: str, tmp_path: Path) -
         assert lake.sales() == clean(5)
 
 
+def test_a_table_of_iceberg_without_repeats_is_refused(tmp_path: Path) -> None:
+    with _lake(_iceberg, tmp_path) as lake:
+        table = lake.target.load_table(lake.table)
+        for name in ("commit.retry.num-retries", "commit.retry.total-timeout-ms"):
+            table.transaction().set_properties({name: "0"}).commit_transaction()
+            with pytest.raises(ConfigurationError, match=f"remove_properties.'{name}'"):
+                lake.load(name, rows=lambda: pytest.fail("the source is read"))
+            table.transaction().remove_properties(name).commit_transaction()
+        assert lake.load("r").rows == 5
+
+
 def test_duckdb_merges(tmp_path: Path) -> None:
     with _lake(_duckdb, tmp_path) as lake:
         lake.target.execute("CREATE TABLE customers (id INT PRIMARY KEY, name VARCHAR, version BIGINT)")
