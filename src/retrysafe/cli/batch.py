@@ -8,7 +8,6 @@ command could not be carried out.
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from typing import Any
 
 from retrysafe.admin.rendering import details
@@ -83,7 +82,7 @@ def run_show(options: argparse.Namespace) -> int:
 
 def _parts(options: argparse.Namespace, **named: str) -> list[dict[str, Any]]:
     with Operating(options.target or store_of(options), observers=()) as operating:
-        found = operating.look(partial(marks_of, limit=options.limit, **named))
+        found = operating.look(lambda backend: marks_of(backend, options.limit, **named))
     return [dict(zip(_HEADS, (of, part, *mark), strict=True)) for of, part, mark in found]
 
 
