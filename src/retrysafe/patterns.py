@@ -165,8 +165,7 @@ class _On(NamedTuple):
         """Perform the statement of `_insert`; None: the row that is there stays."""
         params = {f"v{i}": table.store(name, row[name]) for i, name in enumerate(row)}
         if self.kind == "mysql":
-            for i, name in enumerate(key):
-                params[f"k{i}"] = table.store(name, row[name])
+            params |= {f"k{i}": table.store(name, row[name]) for i, name in enumerate(key)}
             params["n"] = None if newer is None else table.store(newer, row[newer])
         done = yield from _rows(Query(sql, params, refusals={_REFUSED: None}, patient=True))
         return done if done.affected > 0 else None
