@@ -15,7 +15,7 @@ from retrysafe.cancellation import close_completely
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.client import Hearing
 from retrysafe.protocol.procedures import examine
-from retrysafe.protocol.requests import Steps
+from retrysafe.protocol.requests import Program
 from retrysafe.runtime import PerLoop, PerProcess
 
 if TYPE_CHECKING:
@@ -133,11 +133,11 @@ class Backend:
         else:
             await lazy.asyncio.to_thread(self.ready)
 
-    def run(self, steps: Steps[R]) -> R:
+    def run(self, steps: Program[R]) -> R:
         """Drive a program, outside a transaction, on a store that has been found fit for use; see `ready`."""
         return run(steps, self.ready())
 
-    async def arun(self, steps: Steps[R]) -> R:
+    async def arun(self, steps: Program[R]) -> R:
         return await arun(steps, await self.aready())
 
     def another(self) -> Client:
@@ -215,7 +215,7 @@ class Backend:
     async def amigrate(self, partitions: int | None = None) -> list[Migration]:
         return await self.tables.amigrate(partitions)
 
-    def examination(self) -> Steps[list[Finding]]:
+    def examination(self) -> Program[list[Finding]]:
         """Look at the schema and at the server's settings. Raises `SchemaOutdated`."""
         if self.kind in WITH_SCHEMA:
             yield from self.tables.require()

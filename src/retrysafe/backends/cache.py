@@ -12,7 +12,7 @@ from retrysafe.protocol import caching
 from retrysafe.protocol.client import AsyncExecutor, Executor
 from retrysafe.protocol.procedures import ClaimResult, NotWon
 from retrysafe.protocol.records import ClaimRequest, Finding, Micros, Record
-from retrysafe.protocol.requests import Steps
+from retrysafe.protocol.requests import Program
 from retrysafe.protocol.store import Cache
 
 REST = 5.0
@@ -73,7 +73,7 @@ class ReadThroughCache:
     async def aclose(self) -> None:
         await self._clients.aclose()
 
-    def _ask(self, steps: Steps[Any]) -> Any:
+    def _ask(self, steps: Program[Any]) -> Any:
         if self._clock() < self._rests_until:
             return None
         try:
@@ -82,7 +82,7 @@ class ReadThroughCache:
             self._rest(error)
             return None
 
-    async def _aask(self, steps: Steps[Any]) -> Any:
+    async def _aask(self, steps: Program[Any]) -> Any:
         if self._clock() < self._rests_until:
             return None
         try:

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from retrysafe import lazy
 from retrysafe.backends.driver import arun, run
 from retrysafe.errors import ConfigurationError
-from retrysafe.protocol.requests import Steps, ask
+from retrysafe.protocol.requests import Program, ask
 
 if TYPE_CHECKING:
     from retrysafe.backends.commands import Commands
@@ -104,7 +104,7 @@ class StoreDatabase:
             )
         self._found.add(place)
 
-    def _whereabouts(self) -> Steps[object]:
+    def _whereabouts(self) -> Program[object]:
         """Ask the database for an identity that no other has; None: it has none to compare, as a store in memory."""
         return (yield from ask(self._backend.store.whereabouts()))
 
@@ -141,7 +141,7 @@ class StoreDatabase:
     def _has_no_home(self) -> bool:
         return getattr(self._backend.store, "home", "") is None
 
-    def _schema(self) -> Steps[tuple[str, bool]]:
+    def _schema(self) -> Program[tuple[str, bool]]:
         """The schema of a connection, and whether it is the one that it was connected with."""
         found: tuple[str, bool] = yield from ask(self._backend.store.schema())
         return found

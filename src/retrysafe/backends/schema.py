@@ -19,7 +19,7 @@ from retrysafe.backends.sql.drivers.base import LOCKED, sqlstate
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol import migrating
 from retrysafe.protocol.migrating import CreatedStore, Migration
-from retrysafe.protocol.requests import Ask, Query, Steps, ask, nothing
+from retrysafe.protocol.requests import Ask, Program, Query, ask, nothing
 
 if TYPE_CHECKING:
     from retrysafe.backends.database import Served
@@ -52,14 +52,14 @@ class Tables:
         self._on_demand = backend.access.on_demand
         self._provided: set[str] = set()
 
-    def schema(self) -> Steps[Schema | None]:
+    def schema(self) -> Program[Schema | None]:
         """The schema's version and the one that is needed; None for a store without a schema."""
         if self._backend.kind not in WITH_SCHEMA:
             return None
         version = yield from migrating.schema_version(self._sql())
         return Schema(version, self._find_needed_version())
 
-    def require(self) -> Steps[None]:
+    def require(self) -> Program[None]:
         """Raise `SchemaOutdated` unless the schema, if there is one, is new enough."""
         if self._backend.kind in WITH_SCHEMA:
             yield from migrating.require(self._sql(), self._find_needed_version(), self._migrating())
@@ -106,7 +106,7 @@ class Tables:
         """Tell whether it is known that nothing is left to be made for a feature."""
         return self._on_demand is None or feature in self._provided
 
-    def providing(self, feature: str) -> Steps[None]:
+    def providing(self, feature: str) -> Program[None]:
         """`provide` in a transaction of the caller's, which may roll back: noted is only what others see, too."""
         if self.are_provided(feature):
             return
@@ -148,7 +148,7 @@ class Tables:
         if statements:
             self._patiently(self._apart(statements))
 
-    def _patiently(self, begin: Callable[[], Steps[R]]) -> R:
+    def _patiently(self, begin: Callable[[], Program[R]]) -> R:
         """Perform steps in one session; again, for a minute, while a lock that they need is taken.
 
         Claims wait behind a statement that waits for a lock: therefore each waits briefly, and leaves them a while
@@ -184,7 +184,7 @@ class Tables:
         if statements:
             await self._apatiently(self._apart(statements))
 
-    async def _apatiently(self, begin: Callable[[], Steps[R]]) -> R:
+    async def _apatiently(self, begin: Callable[[], Program[R]]) -> R:
         pauses, client = _pauses(), self._backend.aclient()
         while True:
             try:
@@ -207,13 +207,13 @@ class Tables:
             self._sql()
         return migrations.choose(self._backend.kind, partitions)
 
-    def _is_up_to_date(self, partitions: int | None) -> Steps[bool]:
+    def _is_up_to_date(self, partitions: int | None) -> Program[bool]:
         version = yield from migrating.schema_version(self._sql())
         if version and partitions is not None:
             yield from migrating.check_partitions(self._sql(), partitions)
         return version >= self._find_needed_version()
 
-    def _migration(self, chosen: Sequence[Migration]) -> Callable[[], Steps[list[Migration]]]:
+    def _migration(self, chosen: Sequence[Migration]) -> Callable[[], Program[list[Migration]]]:
         store = self._sql()
         return lambda: migrating.migrate(
             store,
@@ -232,17 +232,17 @@ class Tables:
         """
         return self._backend.kind == "postgresql" and self._backend.access.own_connections
 
-    def _find_lost_indexes(self) -> Steps[Sequence[str]]:
+    def _find_lost_indexes(self) -> Program[Sequence[str]]:
         present = [name for (name,) in (yield from ask(indexes.rows_of(_TABLES)))]
         return (yield from indexes.find_lost_on_postgresql(self._sql(), present)).statements
 
-    def _apart(self, statements: Sequence[str]) -> Callable[[], Steps[None]]:
+    def _apart(self, statements: Sequence[str]) -> Callable[[], Program[None]]:
         """One by one, each committed by itself.
 
         What is made CONCURRENTLY waits for transactions without anybody waiting behind it, so it may wait longer.
         """
 
-        def steps() -> Steps[None]:
+        def steps() -> Program[None]:
             bounded = self._backend.kind == "postgresql"
             for statement in statements:
                 if bounded:
@@ -255,7 +255,7 @@ class Tables:
 
         return steps
 
-    def _blockers(self) -> Steps[list[str]]:
+    def _blockers(self) -> Program[list[str]]:
         found: list[str] = []
         try:
             for question in self._sql().blockers():
@@ -270,7 +270,7 @@ class Tables:
         return self._backend.store
 
 
-def _has_rows(statement: str) -> Steps[bool]:
+def _has_rows(statement: str) -> Program[bool]:
     """Tell whether a statement makes an index of `indexes.find_lost_on_postgresql`, of a table that is not empty."""
     index = _INDEX.match(statement)
     if index is None or index[1] not in {one.name for one in indexes.PARTIAL}:
@@ -280,7 +280,7 @@ def _has_rows(statement: str) -> Steps[bool]:
     return found
 
 
-def _do(statement: str) -> Steps[None]:
+def _do(statement: str) -> Program[None]:
     yield from ask(Ask(Query(statement, {}, patient=True), nothing))
 
 

@@ -15,7 +15,7 @@ from retrysafe.errors import ConfigurationError, KeyReused, LeaseLost
 from retrysafe.protocol import fingerprint, keys
 from retrysafe.protocol.fingerprint import UNCHECKED, Fingerprint
 from retrysafe.protocol.records import Effects, StoredResult
-from retrysafe.protocol.requests import Steps, ask
+from retrysafe.protocol.requests import Program, ask
 from retrysafe.protocol.steps import MEETS, Act, Aim, At, StepRow, StepState, change, insert, label
 
 if TYPE_CHECKING:
@@ -144,10 +144,10 @@ class Step:
         if self._context is not None and self._context.leave():
             await aperform(self._backend, self._leaving(error), self._joining)
 
-    def _entering(self) -> Steps[None]:
+    def _entering(self) -> Program[None]:
         raise NotImplementedError
 
-    def _leaving(self, error: BaseException | None) -> Steps[None]:
+    def _leaving(self, error: BaseException | None) -> Program[None]:
         raise NotImplementedError
 
 
@@ -163,7 +163,7 @@ class StepOfClaim(Step):
         super().__init__(course.shelf, at, options.get("tx"))
         self.course, self._given, self.annotation = course, given, annotation
         settings, key = course.settings, self._shelf.work.key
-        self._print = UNCHECKED if given is None else settings.secrets.keyed(given, key)
+        self._print = UNCHECKED if given is None else settings.secrets.hashed_for(given, key)
         self._effects = options.get("effects") or settings.effects
         self._probe, self.undo, self._new = options.get("probe"), options.get("undo"), options.get("new", False)
         if self._tx is not None and self._effects == "external":
@@ -207,7 +207,7 @@ class StepOfClaim(Step):
                 self._result = await function(*args)
         return self._result
 
-    def _entering(self) -> Steps[None]:
+    def _entering(self) -> Program[None]:
         course = self.course
         course.refuse_inside(self.at)
         yield from course.load(self.at)
@@ -240,7 +240,7 @@ class StepOfClaim(Step):
         self._result, self._replayed = self._shelf.read(row, self.annotation), True
         self.course.tell("step_replayed", self.at)
 
-    def _start(self) -> Steps[None]:
+    def _start(self) -> Program[None]:
         """Write the row before the work: so that a crash leaves a doubt, or that no work is done in vain."""
         try:
             row = self._row(StepState.STARTED)
@@ -253,18 +253,18 @@ class StepOfClaim(Step):
             raise LeaseLost(f"Step {label(self.at)}: another attempt has written it.")
         self.course.rows[self.at] = row
 
-    def _take_over(self) -> Steps[None]:
+    def _take_over(self) -> Program[None]:
         """Make the row of an earlier attempt that has started the step one of this attempt."""
         self._started = True
         store, work, row = self._shelf.store, self._shelf.work, self._row(StepState.STARTED)
         self.course.rows[self.at] = yield from change(store, work, row, StepState.STARTED, joined=self._tx is not None)
 
-    def _drop(self) -> Steps[None]:
+    def _drop(self) -> Program[None]:
         """Remove the row of a step that has not happened."""
         yield from ask(self._shelf.store.drop(self._shelf.work, self.at))
         self.course.rows.pop(self.at, None)
 
-    def _ask_probe(self) -> Steps[None]:
+    def _ask_probe(self) -> Program[None]:
         """Settle a step that may have happened."""
         if self._probe is None:
             raise self.course.doubt(
@@ -291,7 +291,7 @@ class StepOfClaim(Step):
             yield from self._drop()
             raise Retreat
 
-    def _leaving(self, error: BaseException | None) -> Steps[None]:
+    def _leaving(self, error: BaseException | None) -> Program[None]:
         course = self.course
         if self._replayed:
             return
@@ -324,7 +324,7 @@ class StepOfClaim(Step):
         if self._tx is not None:
             course.unsure.add(self.at)
 
-    def _fail(self, error: BaseException) -> Steps[None]:
+    def _fail(self, error: BaseException) -> Program[None]:
         course = self.course
         course.asked.discard(self.at)
         if not (self._not_executed or self._tx is not None or is_permanent(error, self._shelf.settings)):

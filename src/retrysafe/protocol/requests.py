@@ -31,7 +31,7 @@ def as_it_is(answer: Any) -> Any:
     return answer
 
 
-Steps = Generator[Ask[Any], Any, R]
+Program = Generator[Ask[Any], Any, R]
 """A program: it yields asks, is sent their parsed answers, and returns an outcome."""
 
 

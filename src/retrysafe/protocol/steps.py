@@ -6,8 +6,8 @@ which is the record's ``created``; a key that is used again after its window beg
 of a choreographed saga, have the generation 0.
 
     state      written by
-    started    a step that is external or has a compensation, before its effect; a step in the caller's transaction after
-               a takeover, before its work
+    started    a step that is external or has a compensation, before its effect; a step in the caller's transaction
+               after a takeover, before its work
     done       the end of a step, with its result
     undone     the end of its compensation, or one that came before the step itself
 
@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from retrysafe.errors import ConfigurationError, InProgress, LeaseLost, RetryTransaction
 from retrysafe.protocol.keys import check_name
 from retrysafe.protocol.records import Filter, Micros, Ownership, Record, StoredResult
-from retrysafe.protocol.requests import Ask, Steps, ask
+from retrysafe.protocol.requests import Ask, Program, ask
 
 
 class StepState(StrEnum):
@@ -199,7 +199,7 @@ class RunStore(StepStore, Protocol):
         ...
 
 
-def read(store: StepStore, work: Work) -> Steps[list[StepRow]]:
+def read(store: StepStore, work: Work) -> Program[list[StepRow]]:
     """Read the rows of a work."""
     found: list[StepRow] = []
     for request in store.rows(work):
@@ -207,7 +207,7 @@ def read(store: StepStore, work: Work) -> Steps[list[StepRow]]:
     return found
 
 
-def insert(store: StepStore, work: Work, row: StepRow, *, joined: bool = False) -> Steps[StepRow | None]:
+def insert(store: StepStore, work: Work, row: StepRow, *, joined: bool = False) -> Program[StepRow | None]:
     """Write the first row of a step; or return the row that is there, of the attempt that was first.
 
     In the caller's transaction a row that is there raises `RetryTransaction`: what the step wrote must not stay beside
@@ -226,7 +226,7 @@ def insert(store: StepStore, work: Work, row: StepRow, *, joined: bool = False) 
     return None if found == row._replace(token=work.token) and not joined else found  # the reply was lost
 
 
-def change(store: StepStore, work: Work, row: StepRow, before: StepState, *, joined: bool = False) -> Steps[StepRow]:
+def change(store: StepStore, work: Work, row: StepRow, before: StepState, *, joined: bool = False) -> Program[StepRow]:
     """Write the next state of a row; raises `LeaseLost` when a later attempt has it."""
     written = row._replace(token=work.token)
     if not (yield from ask(store.change(work, row, before), again=not joined)):
@@ -236,7 +236,7 @@ def change(store: StepStore, work: Work, row: StepRow, before: StepState, *, joi
     return written
 
 
-def sweep(store: StepStore, limit: int) -> Steps[int]:
+def sweep(store: StepStore, limit: int) -> Program[int]:
     """Remove up to ``limit`` rows whose record is gone; return the number of removed ones."""
     gone = 0
     for request in store.sweep(limit):

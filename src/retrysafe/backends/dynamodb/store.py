@@ -18,7 +18,7 @@ from retrysafe.backends.service_clock import Clock
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.migrating import Migration
 from retrysafe.protocol.records import EffectiveState, Finding, Micros
-from retrysafe.protocol.requests import Ask, Steps
+from retrysafe.protocol.requests import Ask, Program
 from retrysafe.protocol.standing import SETTLED, STANDING, Standing
 from retrysafe.protocol.store import Capabilities
 
@@ -120,7 +120,7 @@ class DynamodbStore(DocumentStore):
         )
         return [*found, Finding("warn", "clock", text)]
 
-    def create(self) -> Steps[list[Migration]]:
+    def create(self) -> Program[list[Migration]]:
         done = yield from self._table.create(1)
         return done + (yield from Table(beside(self.table), self._address, STEP).create(3))
 

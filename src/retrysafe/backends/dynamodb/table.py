@@ -10,7 +10,7 @@ from retrysafe.backends.dynamodb.requests import Answer, Call
 from retrysafe.errors import ConfigurationError, SchemaOutdated
 from retrysafe.protocol.migrating import Migration
 from retrysafe.protocol.records import Finding
-from retrysafe.protocol.requests import Ask, Steps, ask, nothing
+from retrysafe.protocol.requests import Ask, Program, ask, nothing
 
 KEY = "key_hash"
 STEP = "step"
@@ -93,7 +93,7 @@ class Table:
 
     # ------------------------------------------------------------ creating
 
-    def create(self, first: int) -> Steps[list[Migration]]:
+    def create(self, first: int) -> Program[list[Migration]]:
         """Create the table and switch its time to live on, numbered from the first; what is there already stays."""
         done: list[Migration] = []
         table = yield from ask(Ask(self._describe(), _read_description))

@@ -15,7 +15,7 @@ from retrysafe.backends.service_clock import OwnClock
 from retrysafe.errors import ConfigurationError, SchemaOutdated
 from retrysafe.protocol.migrating import Migration
 from retrysafe.protocol.records import EffectiveState, Finding, Micros
-from retrysafe.protocol.requests import Ask, Steps, ask, nothing
+from retrysafe.protocol.requests import Ask, Program, ask, nothing
 from retrysafe.protocol.standing import SETTLED, STANDING, Standing
 from retrysafe.protocol.store import Capabilities
 
@@ -165,7 +165,7 @@ class MongodbStore(DocumentStore):
         text = f"{self._name} has no TTL index on {TTL!r} that expires after 0 seconds: records are never removed."
         return [Finding("warn", "time to live", f"{text} Run retrysafe migrate.")]
 
-    def create(self) -> Steps[list[Migration]]:
+    def create(self) -> Program[list[Migration]]:
         indexes = yield from ask(Ask(_INDEXES, list))
         after = _seconds(indexes)
         if after == 0:

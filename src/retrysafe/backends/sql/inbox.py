@@ -46,6 +46,17 @@ class SqlInbox:
     def begun(self, arrival: Arrival) -> Ask[None]:
         return self._attempt(arrival, 1, 0, 1, 0, "")
 
+    def begun_first(self, arrival: Arrival) -> Ask[bool]:
+        """Note that an attempt begins, unless there was one before or the message lies in the dead letters."""
+        p = self._store.p
+        into, ignore = self._store.insert_ignoring("key_hash")
+        sql = (
+            f"{into} {ATTEMPTS} (key_hash, consumer, started, finished, error, updated) "
+            f"SELECT {p('key')}, {p('operation', 'consumer')}, 1, 0, '', t.now FROM {self._store.clock} "
+            f"WHERE NOT EXISTS (SELECT 1 FROM {DEAD} WHERE key_hash = {p('key')}) {ignore}"
+        )
+        return Ask(self._store.query(sql, {"key": arrival.identity, "consumer": arrival.consumer}), _changed)
+
     def ended(self, arrival: Arrival, error: str, *, counted: bool) -> Ask[None]:
         return self._attempt(arrival, 1, 1, 0 if counted else 1, 1, error[:LONGEST_ERROR])
 

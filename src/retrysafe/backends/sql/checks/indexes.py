@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from retrysafe.backends.migrations.history import Index, present
 from retrysafe.protocol.checks import Facts
-from retrysafe.protocol.requests import Ask, Query, Rows, Steps, ask
+from retrysafe.protocol.requests import Ask, Program, Query, Rows, ask
 
 PARTIAL = tuple(present().indexes.values())
 """Those of PostgreSQL and SQLite."""
@@ -48,7 +48,7 @@ class Lost(NamedTuple):
     statements: list[str]
 
 
-def find_lost_on_postgresql(store: Any, tables: Iterable[str]) -> Steps[Lost]:
+def find_lost_on_postgresql(store: Any, tables: Iterable[str]) -> Program[Lost]:
     """Find the indexes that are missing among those of these tables.
 
     One that a killed CREATE INDEX CONCURRENTLY has left invalid is dropped first; one that is just being made counts as

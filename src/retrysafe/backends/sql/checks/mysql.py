@@ -8,7 +8,7 @@ from retrysafe.backends.checks import Examination
 from retrysafe.backends.sql.checks import indexes
 from retrysafe.backends.sql.checks.indexes import rows_of
 from retrysafe.protocol.checks import Check, Facts, Severity, gathered, told
-from retrysafe.protocol.requests import Steps, ask
+from retrysafe.protocol.requests import Program, ask
 
 if TYPE_CHECKING:
     from retrysafe.backends.backend import Backend
@@ -24,7 +24,7 @@ _INDEXES = f"SELECT DISTINCT index_name FROM information_schema.statistics WHERE
 _MODES = "SELECT DATABASE(), @@sql_mode, @@innodb_lock_wait_timeout, @@innodb_doublewrite"
 
 
-def _gather(backend: Backend) -> Steps[dict[str, Any]]:
+def _gather(backend: Backend) -> Program[dict[str, Any]]:
     facts: dict[str, Any] = {"tables": (yield from ask(rows_of(_TABLES)))}
     names = [row[0] for row in (yield from ask(rows_of(_INDEXES)))]
     modes = yield from ask(rows_of(_MODES))

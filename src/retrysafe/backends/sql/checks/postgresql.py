@@ -11,7 +11,7 @@ from retrysafe.backends.sql.checks.indexes import rows_of
 from retrysafe.backends.sql.postgresql import PostgresqlStore
 from retrysafe.backends.sql.table import TABLE
 from retrysafe.protocol.checks import Check, Facts, Severity, gathered, told
-from retrysafe.protocol.requests import Query, Steps, ask
+from retrysafe.protocol.requests import Program, Query, ask
 
 if TYPE_CHECKING:
     from retrysafe.backends.backend import Backend
@@ -41,7 +41,7 @@ _SLOTS = (
 _PID = Query("SELECT pg_backend_pid()", {}, writes=False)
 
 
-def _gather(backend: Backend) -> Steps[dict[str, Any]]:
+def _gather(backend: Backend) -> Program[dict[str, Any]]:
     row = yield from ask(rows_of(_FACTS))
     names = ("database", "replicas", "standbys", "working_schema", "home", *_SETTINGS)
     facts: dict[str, Any] = dict(zip(names, row[0], strict=True))

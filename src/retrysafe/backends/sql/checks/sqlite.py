@@ -9,7 +9,7 @@ from retrysafe.backends.checks import Examination
 from retrysafe.backends.sql.checks import indexes
 from retrysafe.backends.sql.checks.indexes import rows_of
 from retrysafe.protocol.checks import Check, Facts, Severity, gathered
-from retrysafe.protocol.requests import Steps, ask
+from retrysafe.protocol.requests import Program, ask
 
 if TYPE_CHECKING:
     from retrysafe.backends.backend import Backend
@@ -20,7 +20,7 @@ _MOUNTS = Path("/proc/self/mounts")
 _OURS = "name GLOB 'retrysafe_*'"
 
 
-def _gather(backend: Backend) -> Steps[dict[str, Any]]:
+def _gather(backend: Backend) -> Program[dict[str, Any]]:
     facts: dict[str, Any] = {}
     for pragma in ("synchronous", "journal_mode"):
         facts[pragma] = str((yield from ask(rows_of(f"PRAGMA {pragma}")))[0][0]).lower()

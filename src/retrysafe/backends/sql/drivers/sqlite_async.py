@@ -180,7 +180,7 @@ class AsyncSqliteClient:
         while pending is not None and not pending.writes:
             with Borrowed(self._connections) as connection:
                 try:
-                    rows = perform(connection, pending)
+                    rows = perform(connection, pending._replace(otherwise=None))  # that may write: not on the loop
                 except sqlite3.Error as error:
                     fail(error, alone=True)
             if rows.rows:
