@@ -16,7 +16,7 @@ from retrysafe.backends.user_tables import UserTable
 from retrysafe.errors import ConfigurationError, RetryTransaction
 from retrysafe.loads.work import Mark, Merge, Work, judged, part_of
 from retrysafe.protocol.client import AfterCommit
-from retrysafe.protocol.requests import Ask, Query, Rows, Steps, ask
+from retrysafe.protocol.requests import Ask, Program, Query, Rows, ask
 
 LEDGER = "retrysafe_loads"
 _AT_ONCE = 1000
@@ -249,7 +249,7 @@ class SqlTarget:
         return None if judged(found, work.mark) else found
 
 
-def marks_of(backend: Backend, limit: int, **named: str) -> Steps[list[tuple[str, str, Mark]]]:
+def marks_of(backend: Backend, limit: int, **named: str) -> Program[list[tuple[str, str, Mark]]]:
     """The tables and parts with their last loads that have these values, without making the ledger in a SQLite file."""
     if backend.kind not in _KINDS:
         raise ConfigurationError(f"{backend.address} is no SQL database: only such a target lists its loads.")

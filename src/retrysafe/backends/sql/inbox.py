@@ -55,7 +55,9 @@ class SqlInbox:
             f"SELECT {p('key')}, {p('operation', 'consumer')}, 1, 0, '', t.now FROM {self._store.clock} "
             f"WHERE NOT EXISTS (SELECT 1 FROM {DEAD} WHERE key_hash = {p('key')}) {ignore}"
         )
-        return Ask(self._store.query(sql, {"key": arrival.identity, "consumer": arrival.consumer}), _changed)
+        return Ask(
+            self._store.query(sql, {"key": arrival.identity, "consumer": arrival.consumer}), reading.has_changed_one
+        )
 
     def ended(self, arrival: Arrival, error: str, *, counted: bool) -> Ask[None]:
         return self._attempt(arrival, 1, 1, 0 if counted else 1, 1, error[:LONGEST_ERROR])
