@@ -13,7 +13,7 @@ BACKEND = BackendSpec(
     package=__name__,
     title="SQLite, PostgreSQL, MySQL, MariaDB",
     stores=("sqlite:SqliteStore", "postgresql:PostgresqlStore", "mysql:MysqlStore"),
-    time_travel={"store:SqlStore": "time_travel:age", "mysql:MysqlStore": "time_travel:age_mysql"},
+    time_travel={"store:SqlStore": "time_travel:age"},
     schemes={
         "sqlite": "urls:sqlite",
         "postgresql": "urls:postgresql",
