@@ -198,13 +198,13 @@ def test_the_version_is_read_before_the_lock_is_taken() -> None:
         version = yield from migrating.schema_version(store)
         missing = [migration for migration in wanted if migration.version > version]
         yield from ask(store.begin())
-        yield from ask(Ask(lock, migrating._locked))
+        yield from ask(Ask(lock, migrating._lock))
         for migration in missing:
             for statement in migration.statements:
-                yield from ask(Ask(migrating.Query(statement, {}), migrating._ignore))
-            yield from ask(Ask(migrating.Query("INSERT", migration._asdict()), migrating._ignore))
+                yield from ask(Ask(migrating.Query(statement, {}), migrating.nothing))
+            yield from ask(Ask(migrating.Query("INSERT", migration._asdict()), migrating.nothing))
         yield from ask(store.commit())
-        yield from ask(Ask(unlock, migrating._ignore))
+        yield from ask(Ask(unlock, migrating.nothing))
 
     first_caught(Check.MIGRATED, parts=Parts(migrate=migrate), plan=FLEET)
 
@@ -216,7 +216,7 @@ def test_a_migration_is_applied_statement_by_statement() -> None:
             if migration.version > version:
                 for query in (*(migrating.Query(one, {}) for one in migration.statements), _noted(migration)):
                     yield from ask(store.begin())
-                    yield from ask(Ask(query, migrating._ignore))
+                    yield from ask(Ask(query, migrating.nothing))
                     yield from ask(store.commit())
 
     first_caught(Check.MIGRATED, parts=Parts(migrate=migrate), plan=FLEET)
