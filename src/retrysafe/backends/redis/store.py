@@ -207,7 +207,7 @@ class RedisStore:
         target = RULES[event].target
         assert target is not None
         args = (*guard, number_of(target), clocks.window, clocks.memory, result_part(result))
-        return Ask(_script("settle", key, args), _is_one)
+        return Ask(_script("settle", key, args), bool)
 
     def _renew(self, held: Ownership) -> Ask[set[bytes]]:
         clocks = held.clocks
@@ -246,10 +246,6 @@ def _refusal(allowance: Allowance, answer: Any) -> QuotaRefusal | None:
         return None
     now, filling, kept, first = (None if value is None else int(value) for value in answer)
     return quotas.judge(allowance, now or 0, filling, kept or 0, first) or quotas.room_again(allowance)
-
-
-def _is_one(answer: Any) -> bool:
-    return bool(answer == 1)
 
 
 def record_of(key: bytes, answer: Any) -> Record | None:
