@@ -173,7 +173,7 @@ bench: ## Run the benchmarks against real services, in less than 15 minutes (ARG
 # Engines pin what they need, and some need hundreds of megabytes.
 $(ENGINES)/.stamp: pyproject.toml
 	$(PYTHON) -m venv $(ENGINES)/most
-	$(ENGINES)/most/bin/python -m pip install --quiet 'pyspark>=4,<5' 'apache-beam>=2.60' 'quixstreams>=3.20' 'psycopg[binary]' confluent-kafka
+	$(ENGINES)/most/bin/python -m pip install --quiet 'pyspark>=4,<5' 'apache-beam>=2.60' 'quixstreams>=3.20' 'psycopg[binary]' confluent-kafka deltalake
 	$(PYTHON) -m venv $(ENGINES)/flink
 	$(ENGINES)/flink/bin/python -m pip install --quiet 'apache-flink>=2,<3' 'psycopg[binary]'
 	@touch $@

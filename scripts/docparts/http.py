@@ -41,7 +41,7 @@ def problem(code: str) -> str:
     found = PROBLEMS[code]
     lines = [
         f"**{found.title}.** Status {found.status}, `safe_new_key: {str(found.safe_new_key).lower()}`.",
-        *([f"With `Retry-After` ({found.retry_after} s at least)."] if found.retry_after else []),
+        *([f"With `Retry-After` ({found.retry_after:g} s at least)."] if found.retry_after else []),
         f"`type` is `{BASE}{code}/`.",
     ]
     return "\n".join(lines)

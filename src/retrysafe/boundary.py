@@ -48,7 +48,7 @@ from retrysafe.protocol.records import (
     StoredResult,
     Wait,
 )
-from retrysafe.protocol.requests import Steps
+from retrysafe.protocol.requests import Program
 from retrysafe.protocol.transitions import RULES, resolution
 
 if TYPE_CHECKING:
@@ -526,7 +526,7 @@ class Boundary(Generic[Tx]):
         scope: str | None,
         result_type: Any,
         reason: str,
-    ) -> Steps[bool]:
+    ) -> Program[bool]:
         settings = self._settings
         event = resolution(outcome)
         named = operation or self.name
@@ -539,7 +539,7 @@ class Boundary(Generic[Tx]):
         stored = seal(settings.encryption, stored, Bound(settings.name, scope_text, named, found, target))
         stored = add_note(stored, "Boundary.resolve()", reason)
 
-        def steps() -> Steps[bool]:
+        def steps() -> Program[bool]:
             done, record = yield from settle_doubt(settings.backend.store, found, event, stored, clocks=settings.clocks)
             if done and record is not None:
                 settings.emit("resolved", named, found, record.attempt, {"outcome": outcome})

@@ -15,7 +15,7 @@ from retrysafe.backends.joining import join_any
 from retrysafe.backends.user_tables import UserTable, user_table
 from retrysafe.errors import ConfigurationError, RetryTransaction
 from retrysafe.protocol.client import AsyncExecutor, AsyncFlushing, Executor, Flushing
-from retrysafe.protocol.requests import Ask, Query, Rows, Steps
+from retrysafe.protocol.requests import Ask, Program, Query, Rows
 
 R = TypeVar("R")
 Row = Mapping[str, Any]
@@ -75,7 +75,8 @@ def update_if(
         values: what is written.
         where: columns and the value that each must have.
         unset: columns that must be NULL, such as a mark that is set once.
-        at_most: columns that must be NULL or not above a value, and are set to it, such as a fencing token.
+        at_most: columns that must be NULL or not above a value, and are set to it, such as a fencing token. Under a
+            lease, ``lease.update`` raises instead.
     """
     return _run(_on(tx), lambda on: on.update_if(table, values, where, unset, at_most))
 
@@ -97,7 +98,7 @@ class _On(NamedTuple):
 
     def insert_once(
         self, name: Any, row: Row, key: Sequence[str], more: Sequence[str]
-    ) -> Steps[tuple[dict[str, Any], bool]]:
+    ) -> Program[tuple[dict[str, Any], bool]]:
         table = user_table(name, self.kind, self.tx)
         _refuse_key(row, key)
         complete = table.complete(row)
@@ -112,7 +113,7 @@ class _On(NamedTuple):
         found = yield from self._find(table, row, key, ", ".join(_columns(table, names)))
         return _load(table, names, found.rows[0]), bool(made)
 
-    def upsert(self, name: Any, row: Row, key: Sequence[str], newer: str | None) -> Steps[bool]:
+    def upsert(self, name: Any, row: Row, key: Sequence[str], newer: str | None) -> Program[bool]:
         table = user_table(name, self.kind, self.tx)
         _refuse_key(row, key)
         if newer is not None and (row.get(newer) is None or newer in key):
@@ -129,7 +130,7 @@ class _On(NamedTuple):
             yield from self._find(table, row, key, "1")
         return written is not None
 
-    def update_if(self, name: Any, values: Row, where: Row, unset: Sequence[str], most: Row) -> Steps[bool]:
+    def update_if(self, name: Any, values: Row, where: Row, unset: Sequence[str], most: Row) -> Program[bool]:
         table = user_table(name, self.kind, self.tx)
         if not where or None in where.values() or None in most.values() or not {**values, **most}:
             raise ConfigurationError(
@@ -160,17 +161,16 @@ class _On(NamedTuple):
 
     def _insert(
         self, sql: str, table: UserTable, row: Row, key: Sequence[str], newer: str | None
-    ) -> Steps[Rows | None]:
+    ) -> Program[Rows | None]:
         """Perform the statement of `_insert`; None: the row that is there stays."""
         params = {f"v{i}": table.store(name, row[name]) for i, name in enumerate(row)}
         if self.kind == "mysql":
-            for i, name in enumerate(key):
-                params[f"k{i}"] = table.store(name, row[name])
+            params |= {f"k{i}": table.store(name, row[name]) for i, name in enumerate(key)}
             params["n"] = None if newer is None else table.store(newer, row[newer])
         done = yield from _rows(Query(sql, params, refusals={_REFUSED: None}, patient=True))
         return done if done.affected > 0 else None
 
-    def _find(self, table: UserTable, row: Row, key: Sequence[str], columns: str) -> Steps[Rows]:
+    def _find(self, table: UserTable, row: Row, key: Sequence[str], columns: str) -> Program[Rows]:
         """The row of the key that was met, in a new statement; on MySQL its lock is ours already."""
         tests = " AND ".join(f"{column} = :k{i}" for i, column in enumerate(_columns(table, key)))
         params = {f"k{i}": table.store(name, row[name]) for i, name in enumerate(key)}
@@ -208,7 +208,7 @@ def _insert(
     return f"{insert} ON DUPLICATE KEY UPDATE {sets}"
 
 
-def _rows(query: Query) -> Steps[Rows]:
+def _rows(query: Query) -> Program[Rows]:
     rows: Rows = yield Ask(query, lambda answer: answer)
     return rows
 
@@ -234,7 +234,7 @@ def _on(tx: Any) -> _On:
     return _On(tx if joining.tx is None else joining.tx, joining.execute, joining.aexecute, joining.kind)
 
 
-def _run(on: _On, program: Callable[[_On], Steps[R]]) -> R:
+def _run(on: _On, program: Callable[[_On], Program[R]]) -> R:
     if on.execute is None:
         raise ConfigurationError(
             "tx= belongs to async code: await ainsert_once, aupsert or aupdate_if of retrysafe.patterns."
@@ -244,7 +244,7 @@ def _run(on: _On, program: Callable[[_On], Steps[R]]) -> R:
     return run(program(on), on.execute)
 
 
-async def _arun(on: _On, program: Callable[[_On], Steps[R]]) -> R:
+async def _arun(on: _On, program: Callable[[_On], Program[R]]) -> R:
     if on.aexecute is None:
         raise ConfigurationError("tx= belongs to sync code: call insert_once, upsert or update_if.")
     if isinstance(on.aexecute, AsyncFlushing):

@@ -3,8 +3,9 @@
 A child has one thread of its parent's, and shares the sockets and files. So it makes its own clients, threads and
 locks, and leaves what it has inherited alone: to close a connection would speak in the parent's name.
 
-One hook runs in the child after a fork. None of ours makes the forking process wait. The price: a child of a process
-that was using a SQLite file at that moment is refused that file (`backends.sql.drivers.sqlite_connections`).
+One hook runs in the child after a fork, and one before it, which closes idle SQLite connections. None of ours makes
+the forking process wait. The price: a child of a process that was using a SQLite file at that moment is refused that
+file (`backends.sql.drivers.sqlite_connections`).
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Base:
         sort: Literal["a", "b"] = "a",
         timeout: Duration = "1s",
         region: str = "",
-        hooks: Hooks = (),
+        observers: Iterable[Observer] = (),
     ):
         pass
 
@@ -113,3 +113,5 @@ def test_values_become_arguments() -> None:
     assert options.keys() == given.keys()
     with pytest.raises(ConfigurationError, match="'x' is no number"):
         options["only"].convert("1,x")
+    with pytest.raises(ConfigurationError, match="no option has the type Hooks"):
+        read_options(PUBLISHER.replace("Iterable[Observer]", "Hooks"), "Publisher")

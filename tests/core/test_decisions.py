@@ -78,8 +78,8 @@ def test_an_empty_fingerprint_switches_the_check_off() -> None:
 
 def test_a_keyed_fingerprint_is_compared_with_plain_ones_and_with_those_of_other_secrets() -> None:
     payload, secrets, key = of_parts({"a": b"1"}), Secrets([b"old"]), b"k" * 32
-    mine = want(fingerprint=Secrets([b"new"]).keyed(payload, key))._replace(key=key, payload=payload)
-    for other in (payload.plain, secrets.keyed(payload, key), Secrets().keyed(payload, key)):
+    mine = want(fingerprint=Secrets([b"new"]).hashed_for(payload, key))._replace(key=key, payload=payload)
+    for other in (payload.plain, secrets.hashed_for(payload, key), Secrets().hashed_for(payload, key)):
         record = at(EffectiveState.COMPLETED)._replace(fingerprint=other)
         for print_, agree in ((payload, True), (of_parts({"a": b"2"}), False)):
             found = mine._replace(payload=print_, secrets=Secrets([b"new", b"old"]))

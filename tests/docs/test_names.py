@@ -16,7 +16,8 @@ import retrysafe_demo
 
 SOURCE = Path(retrysafe.__file__).parent
 DEMO = Path(retrysafe_demo.__file__ or "").parent
-sys.path.insert(0, str(SOURCE.parents[1] / "scripts"))
+ROOT = SOURCE.parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
 
 from docparts.glossary import TERMS  # noqa: E402 - the folder of scripts is no package
 
@@ -67,3 +68,32 @@ def test_no_two_public_names_are_alike() -> None:
         for name in module.__all__:
             homes[name].add(getattr(module, name))
     assert {name for name, found in homes.items() if len(found) > 1} == set()
+
+
+def test_every_file_and_name_of_the_architecture_exists() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    told = re.sub(r"<!-- generated: files.*?## Add|## Generated.*", "", page, flags=re.DOTALL)
+    defined = {path.relative_to(SOURCE).as_posix(): {*_defined(path)} for path in SOURCE.rglob("*.py")}
+    missing = {file for file in re.findall(r"(?<![\w/.*])[\w/]+\.py\b", told) if not _leads(file, defined)}
+    for file, names in re.findall(r"`([\w/]+\.py)`: ((?:`[\w.]+`(?:, )?)+)", told):
+        missing |= {f"{file}: {name}" for name in re.findall(r"[\w.]+", names) if name not in defined[file]}
+    everywhere = set().union(*defined.values())
+    missing |= {*re.findall(r"\b[A-Z][a-z]\w+\.[a-z_]\w+", told), *re.findall(r"`([A-Z][a-z]\w+)`", told)} - everywhere
+    assert missing == set()
+
+
+def _leads(file: str, defined: dict[str, set[str]]) -> bool:
+    return any(known == file or known.endswith(f"/{file}") for known in defined) or (ROOT / file).is_file()
+
+
+def _defined(path: Path) -> Iterator[str]:
+    """Yield the functions, classes and variables of a module, and the members of classes also as `Class.member`."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.ClassDef(name, body=body):
+                yield name
+                for one in body:
+                    if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
+                        yield f"{name}.{one.name}"
+            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.Name(name, ast.Store()):
+                yield name

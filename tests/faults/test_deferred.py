@@ -24,7 +24,7 @@ from retrysafe.claims.deferred import Deferred
 from retrysafe.claims.lease import LoopHeartbeat, ThreadHeartbeat, clock
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.backoff import Backoff
-from retrysafe.protocol.requests import Steps
+from retrysafe.protocol.requests import Program
 from tests.conftest import absent
 from tests.faults.conftest import Making
 from tests.faults.helpers import ROOT, Told, auntil, driven, own_database, records_of, run_sql, until
@@ -298,7 +298,7 @@ class Idle:
 
 
 def outcome(settle: Callable[[], bool], concluded: Callable[[bool | None], None]) -> Deferred:
-    def steps() -> Steps[bool]:
+    def steps() -> Program[bool]:
         yield from ()
         return settle()
 

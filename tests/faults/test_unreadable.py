@@ -71,7 +71,7 @@ def _repacked(key: bytes, packed: bytes, name: str, value: Any) -> bytes:
     if name == "state":
         head[1] = packing.number_of(State(value)) if value in set(State) else _LATER_STATE
         return packing._HEAD.pack(*head) + packed[packing._HEAD.size :]
-    record = packing.unpacked(key, packed, 0)
+    record = packing.unpack(key, packed, 0)
     if name == "fingerprint":
         record = record._replace(fingerprint=value)
     else:

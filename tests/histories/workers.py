@@ -18,7 +18,7 @@ from retrysafe.errors import RetrysafeError
 from retrysafe.protocol.client import AsyncExecutor, Executor
 from retrysafe.protocol.procedures import Won, claim, expire, read, renew, resolve, settle, sweep
 from retrysafe.protocol.records import ClaimRequest, Clocks, EffectiveState, Ownership, Record, StoredResult
-from retrysafe.protocol.requests import Steps, ask
+from retrysafe.protocol.requests import Program, ask
 from retrysafe.protocol.store import Store
 from retrysafe.protocol.transitions import RESOLUTIONS, RULES, Guard, Transition
 from retrysafe.testing.time_travel import age
@@ -34,7 +34,7 @@ class Elapse(NamedTuple):
     key: bytes
 
 
-Acts = Generator[Steps[Any] | Elapse, Any, None]
+Acts = Generator[Program[Any] | Elapse, Any, None]
 
 
 class Stage:
@@ -49,7 +49,7 @@ class Stage:
         self.wants: list[ClaimRequest] = []
         self.faults: Counter[str] = Counter()
 
-    def elapse(self, recorder: Recorder, key: bytes) -> Steps[None]:
+    def elapse(self, recorder: Recorder, key: bytes) -> Program[None]:
         """Let the lease of a key lapse, if anybody has it; noted as a step of the history.
 
         Only the first ask of ageing, which moves the record: what follows is for tests that are alone.

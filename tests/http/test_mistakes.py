@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from retrysafe import Boundary, Claim, ConfigurationError
 from retrysafe.http import aiohttp, asgi, django, fastapi, flask, grpc, litestar, starlette, wsgi
 from retrysafe.http.fastapi import Idempotency, IdempotencyMiddleware
-from retrysafe.http.workers import workers
+from retrysafe.http.worker_count import count_workers
 from tests.tables import each_row
 
 KEYED = {"Idempotency-Key": '"key"'}
@@ -111,7 +111,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     ],
 )
 def test_the_workers_of_a_command_line(line: str, concurrency: str, expected: int) -> None:
-    assert workers(line.split(), {"WEB_CONCURRENCY": concurrency}) == expected
+    assert count_workers(line.split(), {"WEB_CONCURRENCY": concurrency}) == expected
 
 
 def test_a_memory_store_behind_several_workers_warns(

@@ -21,7 +21,7 @@ from retrysafe.backends.redis.cache import RedisCache
 from retrysafe.protocol import keys
 from retrysafe.protocol.procedures import expire, read
 from retrysafe.protocol.records import Record
-from retrysafe.protocol.requests import Ask, Steps, ask
+from retrysafe.protocol.requests import Ask, Program, ask
 from retrysafe.testing.time_travel import elapse_all
 from tests.conftest import require
 from tests.faults.helpers import Told, unique, until
@@ -190,7 +190,7 @@ class Layers:
         self.boundary.close()
 
 
-def _put(request: Ask[None]) -> Steps[None]:
+def _put(request: Ask[None]) -> Program[None]:
     yield from ask(request)
 
 

@@ -23,7 +23,7 @@ from retrysafe import Boundary
 from retrysafe.backends.registry import connect
 from retrysafe.messaging import Inbox, InboxMessage, Outbox, Subscription
 from retrysafe.messaging.brokers.kafka import KafkaConsumer, declare
-from retrysafe.messaging.brokers.kafka.envelope import envelope_from
+from retrysafe.messaging.brokers.kafka.messages import envelope_from
 from retrysafe.protocol.messages import Envelope
 from retrysafe.protocol.redelivery_policy import MessageOutcome
 from tests.conftest import absent, require

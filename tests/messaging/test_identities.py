@@ -82,7 +82,7 @@ def test_a_header_that_a_broker_keeps_for_itself_is_refused_when_it_is_added(nam
 
 
 def _of_kafka(sent: Envelope, mode: Any) -> Envelope:
-    from retrysafe.messaging.brokers.kafka.envelope import envelope_from, record_of
+    from retrysafe.messaging.brokers.kafka.messages import envelope_from, record_of
 
     record = record_of(sent, mode, "")
     return envelope_from(record.headers, record.key, record.value, sent.topic)  # type: ignore[arg-type]

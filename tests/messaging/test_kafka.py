@@ -28,7 +28,7 @@ from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.brokers.kafka import KafkaConsumer, KafkaPublisher, declare
 from retrysafe.messaging.brokers.kafka.consumer import _KafkaSession
 from retrysafe.messaging.brokers.kafka.delivery import RecordSender
-from retrysafe.messaging.brokers.kafka.envelope import KafkaRecord, envelope_from, record_of
+from retrysafe.messaging.brokers.kafka.messages import KafkaRecord, envelope_from, record_of
 from retrysafe.messaging.brokers.kafka.properties import LOG, properties_of
 from retrysafe.messaging.cloudevents import Mode
 from retrysafe.protocol.events import Event

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.records import ClaimRequest, Clocks, Effects, Ownership, Record, State, StoredResult
-from retrysafe.protocol.requests import Ask, Steps
+from retrysafe.protocol.requests import Ask, Program
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import Transition
 
@@ -141,11 +141,11 @@ class Path(NamedTuple):
         return [asked.kind for asked in self.asked]
 
 
-Program = Callable[[], Steps[Any]]
+StartProgram = Callable[[], Program[Any]]
 Replies = Callable[[Asked, int], Sequence[Any]]
 
 
-def every_path(program: Program, replies: Replies) -> Iterator[Path]:
+def every_path(program: StartProgram, replies: Replies) -> Iterator[Path]:
     """Every way through the program, each reply of ``replies`` tried at each ask."""
     waiting: list[tuple[Any, ...]] = [()]
     while waiting:
@@ -157,7 +157,7 @@ def every_path(program: Program, replies: Replies) -> Iterator[Path]:
             waiting += [(*told, reply) for reply in replies(pending, len(told))]
 
 
-def _follow(steps: Steps[Any], told: tuple[Any, ...]) -> tuple[Path, Asked | None]:
+def _follow(steps: Program[Any], told: tuple[Any, ...]) -> tuple[Path, Asked | None]:
     asked: list[Asked] = []
     try:
         put = next(steps)

@@ -46,9 +46,9 @@ from tests.programs.script import (
     UNSENT,
     Asked,
     Path,
-    Program,
     Replies,
     Script,
+    StartProgram,
     every_path,
     record,
     want,
@@ -108,7 +108,7 @@ def _settled(state: State, attempt: str) -> Any:
     return record(state, attempt)._replace(result=RESULT)
 
 
-PROGRAMS: dict[str, Program] = {
+PROGRAMS: dict[str, StartProgram] = {
     **{f"claim, {effects}": (lambda effects=effects: claim(STORE, want(effects))) for effects in ("keyed", "external")},  # type: ignore[misc]
     "claim, transactional": lambda: claim(STORE, want("transactional")),
     **{f"{event}": (lambda event=event: settle(STORE, HELD, event, RESULT)) for event in EVENTS},  # type: ignore[misc]

@@ -27,7 +27,7 @@ from retrysafe.protocol.records import (
     Record,
     StoredResult,
 )
-from retrysafe.protocol.requests import Ask, Steps, ask
+from retrysafe.protocol.requests import Ask, Program, ask
 from retrysafe.protocol.store import Cache, Store
 from retrysafe.protocol.transitions import Transition
 from tests.laboratory.simulation import PARTS, PLANS, Check, Fault, Parts, Plan, simulate, survey
@@ -53,7 +53,7 @@ def _unbroken_first() -> None:
 
 
 def test_a_sweeper_removes_what_it_has_not_archived_as_it_is() -> None:
-    def forgotten(store: Any, limit: int) -> Steps[list[Record]]:
+    def forgotten(store: Any, limit: int) -> Program[list[Record]]:
         records = yield from procedures.forgotten(store, limit)
         return [record._replace(result=None) for record in records]
 
@@ -77,7 +77,7 @@ def test_archived_records_are_removed_although_they_changed(check: Check) -> Non
 
 @each_row("plan", [SWEEPER, ARCHIVE])
 def test_a_sweeper_that_removes_nothing_is_found_out_in_the_end(plan: Plan) -> None:
-    def nothing(store: Any, records: Any) -> Steps[int]:
+    def nothing(store: Any, records: Any) -> Program[int]:
         return 0
         yield
 
@@ -88,7 +88,7 @@ def test_a_sweeper_that_removes_nothing_is_found_out_in_the_end(plan: Plan) -> N
 
 
 def test_a_kept_answer_outlives_the_window_of_its_record() -> None:
-    def keep(cache: Cache, outcome: ClaimResult, looked: Micros, at_most: Micros) -> Steps[None]:
+    def keep(cache: Cache, outcome: ClaimResult, looked: Micros, at_most: Micros) -> Program[None]:
         if isinstance(outcome, NotWon) and outcome.decision is Decision.REPLAY and outcome.record is not None:
             yield from ask(cache.keep(outcome.record, looked + at_most))
 
@@ -96,7 +96,7 @@ def test_a_kept_answer_outlives_the_window_of_its_record() -> None:
 
 
 def test_an_expired_key_is_not_dropped_from_the_cache() -> None:
-    def drop(cache: Cache, changed: Record, at_most: Micros) -> Steps[None]:
+    def drop(cache: Cache, changed: Record, at_most: Micros) -> Program[None]:
         return
         yield
 
@@ -104,7 +104,7 @@ def test_an_expired_key_is_not_dropped_from_the_cache() -> None:
 
 
 def test_an_operator_who_is_frozen_between_cache_and_store_does_not_drop_again() -> None:
-    def drop(cache: Cache, changed: Record, at_most: Micros) -> Steps[None]:
+    def drop(cache: Cache, changed: Record, at_most: Micros) -> Program[None]:
         return
         yield
 
@@ -113,7 +113,7 @@ def test_an_operator_who_is_frozen_between_cache_and_store_does_not_drop_again()
 
 
 def test_a_dropped_key_leaves_no_version_behind() -> None:
-    def drop(cache: Cache, changed: Record, at_most: Micros) -> Steps[None]:
+    def drop(cache: Cache, changed: Record, at_most: Micros) -> Program[None]:
         found = yield from ask(cache.look(changed.key))
         yield from ask(cache.drop(changed, found.now))
 
@@ -143,7 +143,7 @@ def test_a_probe_that_says_nothing_is_taken_to_say_that_it_happened() -> None:
 def test_a_probe_speaks_of_whatever_record_is_there_when_it_has_found_out() -> None:
     def newest(
         store: Store, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks
-    ) -> Steps[bool]:
+    ) -> Program[bool]:
         record = yield from procedures.read(store, seen.key)
         return record is not None and (yield from procedures.resolve(store, record, event, result, clocks))
 
@@ -151,7 +151,7 @@ def test_a_probe_speaks_of_whatever_record_is_there_when_it_has_found_out() -> N
 
 
 def test_an_operator_settles_the_doubt_of_another_attempt_than_he_looked_into() -> None:
-    def settle_doubt(store: Store, key: bytes, event: Transition, stored: Any, **how: Any) -> Steps[Change]:
+    def settle_doubt(store: Store, key: bytes, event: Transition, stored: Any, **how: Any) -> Program[Change]:
         return (yield from procedures.settle_doubt(store, key, event, stored, clocks=how["clocks"]))
 
     frozen = (*PAUSES, Fault.REPLY_LOST, Fault.CRASHED_AFTER)
@@ -161,7 +161,7 @@ def test_an_operator_settles_the_doubt_of_another_attempt_than_he_looked_into() 
 
 @each_row("check", [Check.STUCK, Check.IN_DOUBT])
 def test_a_quarantined_key_that_nobody_settles_is_found_in_the_end(check: Check) -> None:
-    def never(store: Store, key: bytes, event: Transition, stored: Any, **how: Any) -> Steps[Change]:
+    def never(store: Store, key: bytes, event: Transition, stored: Any, **how: Any) -> Program[Change]:
         return Change(False, None)
         yield
 
@@ -172,7 +172,7 @@ def test_a_quarantined_key_that_nobody_settles_is_found_in_the_end(check: Check)
 
 
 def test_a_worker_does_not_look_at_the_schema() -> None:
-    def require(store: Any, needed: int, migrate_with: str) -> Steps[None]:
+    def require(store: Any, needed: int, migrate_with: str) -> Program[None]:
         return
         yield
 
@@ -180,21 +180,21 @@ def test_a_worker_does_not_look_at_the_schema() -> None:
 
 
 def test_a_worker_is_content_with_an_older_schema() -> None:
-    def require(store: Any, needed: int, migrate_with: str) -> Steps[None]:
+    def require(store: Any, needed: int, migrate_with: str) -> Program[None]:
         return (yield from migrating.require(store, needed - 1, migrate_with))
 
     first_caught(Check.SCHEMA, parts=Parts(require=require), plan=FLEET)
 
 
 def test_two_migrate_at_once() -> None:
-    def migrate(store: Any, wanted: Sequence[Migration], lock: Any, unlock: Any) -> Steps[Any]:
+    def migrate(store: Any, wanted: Sequence[Migration], lock: Any, unlock: Any) -> Program[Any]:
         return (yield from migrating.migrate(store, wanted, None))
 
     first_caught(Check.MIGRATED, parts=Parts(migrate=migrate), plan=FLEET)
 
 
 def test_the_version_is_read_before_the_lock_is_taken() -> None:
-    def migrate(store: Any, wanted: Sequence[Migration], lock: Any, unlock: Any) -> Steps[Any]:
+    def migrate(store: Any, wanted: Sequence[Migration], lock: Any, unlock: Any) -> Program[Any]:
         version = yield from migrating.schema_version(store)
         missing = [migration for migration in wanted if migration.version > version]
         yield from ask(store.begin())
@@ -210,7 +210,7 @@ def test_the_version_is_read_before_the_lock_is_taken() -> None:
 
 
 def test_a_migration_is_applied_statement_by_statement() -> None:
-    def migrate(store: Any, wanted: Sequence[Migration], lock: Any, unlock: Any) -> Steps[Any]:
+    def migrate(store: Any, wanted: Sequence[Migration], lock: Any, unlock: Any) -> Program[Any]:
         version = yield from migrating.schema_version(store)
         for migration in wanted:
             if migration.version > version:
@@ -227,7 +227,7 @@ def _noted(migration: Migration) -> migrating.Query:
 
 
 def test_a_migration_that_is_never_committed_is_found_in_the_end() -> None:
-    def migrate(store: Any, wanted: Sequence[Migration], lock: Any, unlock: Any) -> Steps[Any]:
+    def migrate(store: Any, wanted: Sequence[Migration], lock: Any, unlock: Any) -> Program[Any]:
         yield from ask(store.begin())
 
     first_caught(Check.CONTRACTED, parts=Parts(migrate=migrate), plan=FLEET)

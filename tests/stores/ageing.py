@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.registry import connect, leave
-from retrysafe.protocol.requests import Steps
+from retrysafe.protocol.requests import Program
 from retrysafe.testing.time_travel import elapse, lapse
 
 Age = Callable[[bytes, int], None]
@@ -32,7 +32,7 @@ def let_lapse(url: str, boundary: str) -> None:
     do_at(url, lambda store: lapse(store, [boundary]))
 
 
-def do_at(url: str, program: Callable[[Any], Steps[Any]]) -> Any:
+def do_at(url: str, program: Callable[[Any], Program[Any]]) -> Any:
     """Drive a program over the store behind a URL."""
     backend = connect(url)
     backend.users += 1
@@ -45,7 +45,7 @@ def do_at(url: str, program: Callable[[Any], Steps[Any]]) -> Any:
             backend.close()
 
 
-async def _done(backend: Any, program: Callable[[Any], Steps[Any]]) -> Any:
+async def _done(backend: Any, program: Callable[[Any], Program[Any]]) -> Any:
     try:
         return await arun(program(backend.store), backend.aclient())
     finally:

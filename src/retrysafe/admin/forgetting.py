@@ -11,7 +11,7 @@ from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import run
 from retrysafe.protocol.procedures import PAGE, expire_seen, read, remove, settle_doubt
 from retrysafe.protocol.records import EffectiveState, Record
-from retrysafe.protocol.requests import Steps, ask
+from retrysafe.protocol.requests import Program, ask
 from retrysafe.protocol.retry_table import in_doubt
 from retrysafe.protocol.store import BatchStore, OperableStore
 from retrysafe.protocol.transitions import Transition
@@ -52,7 +52,7 @@ def _pages(hashes: Iterable[bytes]) -> Iterator[list[bytes]]:
         yield page
 
 
-def _forget_page(store: OperableStore, hashes: Sequence[bytes]) -> Steps[Forgotten]:
+def _forget_page(store: OperableStore, hashes: Sequence[bytes]) -> Program[Forgotten]:
     gone: list[Record] = []
     left = 0
     for record in (yield from _read_all(store, hashes)):
@@ -65,7 +65,7 @@ def _forget_page(store: OperableStore, hashes: Sequence[bytes]) -> Steps[Forgott
     return Forgotten(len(gone), left)
 
 
-def _read_all(store: OperableStore, hashes: Sequence[bytes]) -> Steps[list[Record]]:
+def _read_all(store: OperableStore, hashes: Sequence[bytes]) -> Program[list[Record]]:
     if isinstance(store, BatchStore):
         return list((yield from ask(store.read_many(hashes))).values())
     found: list[Record] = []
@@ -76,7 +76,7 @@ def _read_all(store: OperableStore, hashes: Sequence[bytes]) -> Steps[list[Recor
     return found
 
 
-def _forget(store: OperableStore, record: Record) -> Steps[Record | None]:
+def _forget(store: OperableStore, record: Record) -> Program[Record | None]:
     """The record as it is when it is forgotten; None when an attempt holds it."""
     if in_doubt(record):
         yield from settle_doubt(store, record.key, Transition.RESOLVE_RELEASED, None, attempt=record.attempt)

@@ -44,7 +44,7 @@ from retrysafe.protocol.records import (
     StoredResult,
     Tally,
 )
-from retrysafe.protocol.requests import Steps, ask
+from retrysafe.protocol.requests import Program, ask
 from retrysafe.protocol.retry_table import in_doubt
 from retrysafe.protocol.steps import DECISION, At, StepState, label
 from retrysafe.protocol.store import BatchStore, Capabilities
@@ -451,7 +451,7 @@ class Operator:
 
     # ------------------------------------------------------------ a change and its audit
 
-    def _change(self, name: str, seen: Record, after: str, steps: Steps[Change], fields: Mapping[str, Any]) -> Change:
+    def _change(self, name: str, seen: Record, after: str, steps: Program[Change], fields: Mapping[str, Any]) -> Change:
         """Make a change between the two entries of its audit, and emit an event if it was made."""
         self._check()
         entry = {**self._entry(name, seen), **fields}
@@ -480,14 +480,14 @@ class Operator:
 
     # ------------------------------------------------------------ driving
 
-    def _look(self, steps: Steps[R]) -> R:
+    def _look(self, steps: Program[R]) -> R:
         """Drive a program that reads records."""
         if not self._has_schema:
             self._do(self._backend.tables.require())
             self._has_schema = True
         return self._do(steps)
 
-    def _do(self, steps: Steps[R]) -> R:
+    def _do(self, steps: Program[R]) -> R:
         backend = self._backend
         if self._runner is None:
             return run(steps, backend.client())

@@ -24,7 +24,7 @@ from retrysafe.protocol.records import (
     StoredResult,
     counted,
 )
-from retrysafe.protocol.requests import Steps, ask
+from retrysafe.protocol.requests import Program, ask
 from retrysafe.protocol.steps import DECISION, SIGNAL, At, RunEntry, StepRow, StepState, Work, label
 from retrysafe.protocol.steps import read as read_steps
 
@@ -112,7 +112,7 @@ def work_of(record: Record, token: int | None = None) -> Work:
 # ---------------------------------------------------------------- looking
 
 
-def find(backend: Backend, wanted: Filter, limit: int, pages: int | None = None) -> Steps[FoundRuns]:
+def find(backend: Backend, wanted: Filter, limit: int, pages: int | None = None) -> Program[FoundRuns]:
     """Look for the latest runs that a filter selects, on so many pages at most."""
     store, found, cursor, looked = runs_of(backend), dict[bytes, RunEntry](), None, 0
     present = yield from has_steps(backend)
@@ -126,7 +126,7 @@ def find(backend: Backend, wanted: Filter, limit: int, pages: int | None = None)
     return FoundRuns(list(found.values()), capped=cursor is not None)
 
 
-def find_stranded(backend: Backend, pages: int = MOST_PAGES) -> Steps[FoundRuns]:
+def find_stranded(backend: Backend, pages: int = MOST_PAGES) -> Program[FoundRuns]:
     """Look for the latest runs that go on if they are asked for, and were not for an hour."""
     return (yield from find(backend, UNASKED, MOST_COUNTED, pages))
 
@@ -135,7 +135,7 @@ def _age(entry: RunEntry) -> Micros:
     return entry.record.updated
 
 
-def show(backend: Backend, record: Record, keyring: Sealer | None) -> Steps[Run]:
+def show(backend: Backend, record: Record, keyring: Sealer | None) -> Program[Run]:
     """The run of a record; one without steps where it has none."""
     store, rows, steps = runs_of(backend), list[tuple[StepRow, Micros]](), list[RunStep]()
     if (yield from has_steps(backend)):
@@ -164,7 +164,7 @@ def bind_result(record: Record, at: At) -> Bound:
 # ---------------------------------------------------------------- changing
 
 
-def cancel(backend: Backend, seen: Run, stored: StoredResult | None) -> Steps[Change]:
+def cancel(backend: Backend, seen: Run, stored: StoredResult | None) -> Program[Change]:
     """Write down that the run goes back; not made if it has ended meanwhile."""
     store, work = steps_of(backend), work_of(seen.record)
     row = StepRow(DECISION, StepState.DONE, -1, result=stored)
@@ -179,7 +179,7 @@ def cancel(backend: Backend, seen: Run, stored: StoredResult | None) -> Steps[Ch
 
 def resolve(
     backend: Backend, seen: Run, row: StepRow, outcome: StepOutcome, stored: StoredResult | None
-) -> Steps[Change]:
+) -> Program[Change]:
     """Settle a step as its own attempt would have; not made if a later attempt has it by now."""
     store, record = steps_of(backend), seen.record
     work = work_of(record, record.token if outcome == "undone" else row.token)

@@ -29,7 +29,7 @@ from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.procedures import forgotten, remove, sweep
 from retrysafe.protocol.records import Duration, Record
-from retrysafe.protocol.requests import Steps
+from retrysafe.protocol.requests import Program
 from retrysafe.protocol.rotating import rotate, worth_rotating
 from retrysafe.protocol.schedules import Sweeps
 from retrysafe.protocol.store import RotatingStore
@@ -216,11 +216,11 @@ class Sweeper:
             self._tell_swept(count)
         return count.total()
 
-    def _steps(self) -> Steps[int]:
+    def _steps(self) -> Program[int]:
         """Remove some steps whose record is gone."""
         return (yield from sweep_steps(self._backend, self._schedule.batch)) if self._side == "records" else 0
 
-    def _find_stranded(self) -> Steps[FoundRuns]:
+    def _find_stranded(self) -> Program[FoundRuns]:
         """Look for runs that are stranded, if anybody is told."""
         told = self._side == "records" and self._observers.is_enabled("runs_stranded")
         return (yield from find_stranded(self._backend)) if told else NONE

@@ -12,7 +12,7 @@ from retrysafe.protocol import caching
 from retrysafe.protocol.client import AsyncExecutor, Executor
 from retrysafe.protocol.procedures import ClaimResult, NotWon
 from retrysafe.protocol.records import ClaimRequest, Finding, Micros, Record
-from retrysafe.protocol.requests import Steps
+from retrysafe.protocol.requests import Program
 from retrysafe.protocol.store import Cache
 
 REST = 5.0
@@ -50,22 +50,16 @@ class ReadThroughCache:
         """The warning that the cache did not answer, until it is reported."""
 
     def look(self, request: ClaimRequest) -> Looked:
-        """Return the cache's answer to a claim."""
-        looked = self._ask(caching.look(self._cache, request))
-        return _NOT_LOOKED if looked is None else looked
+        return self._ask(caching.look(self._cache, request)) or _NOT_LOOKED
 
     async def alook(self, request: ClaimRequest) -> Looked:
-        """`look` for async code."""
-        looked = await self._aask(caching.look(self._cache, request))
-        return _NOT_LOOKED if looked is None else looked
+        return await self._aask(caching.look(self._cache, request)) or _NOT_LOOKED
 
     def keep(self, outcome: ClaimResult, looked: Looked) -> None:
-        """Keep the settled record that a claim met."""
         if looked[1] is not None:
             self._ask(caching.keep(self._cache, outcome, looked[1], self._at_most))
 
     async def akeep(self, outcome: ClaimResult, looked: Looked) -> None:
-        """`keep` for async code."""
         if looked[1] is not None:
             await self._aask(caching.keep(self._cache, outcome, looked[1], self._at_most))
 
@@ -74,14 +68,12 @@ class ReadThroughCache:
         run(caching.drop(self._cache, changed, self._at_most), self._clients.client())
 
     def close(self) -> None:
-        """Close the clients of this process."""
         self._clients.close()
 
     async def aclose(self) -> None:
-        """Close those of the running loop too."""
         await self._clients.aclose()
 
-    def _ask(self, steps: Steps[Any]) -> Any:
+    def _ask(self, steps: Program[Any]) -> Any:
         if self._clock() < self._rests_until:
             return None
         try:
@@ -90,7 +82,7 @@ class ReadThroughCache:
             self._rest(error)
             return None
 
-    async def _aask(self, steps: Steps[Any]) -> Any:
+    async def _aask(self, steps: Program[Any]) -> Any:
         if self._clock() < self._rests_until:
             return None
         try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from retrysafe.protocol.checks import Check, Facts, Severity
 from retrysafe.protocol.procedures import count, examine
 from retrysafe.protocol.records import Count, EffectiveState, Filter, counted
-from retrysafe.protocol.requests import Ask, Steps, ask
+from retrysafe.protocol.requests import Ask, Program, ask
 
 if TYPE_CHECKING:
     from retrysafe.backends.backend import Backend
@@ -32,19 +32,19 @@ class Examination(NamedTuple):
     """
 
     checks: tuple[Check, ...]
-    facts: Callable[[Backend], Steps[dict[str, Any]]]
+    facts: Callable[[Backend], Program[dict[str, Any]]]
     apart: Callable[[Backend], Mapping[str, Any]] | None = None
     clock: Callable[[Any], Ask[int]] | None = None
     counts_unknown: bool = True
 
 
-def no_facts(backend: Backend) -> Steps[dict[str, Any]]:
+def no_facts(backend: Backend) -> Program[dict[str, Any]]:
     """For a kind whose checks judge the store's own findings alone."""
     yield from ()
     return {}
 
 
-def gather(backend: Backend, examination: Examination, leases: list[float]) -> Steps[Facts]:
+def gather(backend: Backend, examination: Examination, leases: list[float]) -> Program[Facts]:
     """The facts of a store. ``leases`` are those of the boundaries that use it, in seconds."""
     shown = backend.commands
     facts: dict[str, Any] = {"program": shown.program, "store": shown.store, "leases": leases, "skew": 0.0}

@@ -1,4 +1,4 @@
-"""The two drivers of programs. Nothing else in retrysafe exists once for sync and once for async logic."""
+"""The two drivers of programs. Code around the code of a user has small twins of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from retrysafe import lazy
 from retrysafe.errors import RetryTransaction, StoreUnavailable
 from retrysafe.protocol.backoff import REFUSED, RESTART, Backoff, RetrySchedule
-from retrysafe.protocol.requests import Ask, Steps, ask
+from retrysafe.protocol.requests import Ask, Program, ask
 
 if TYPE_CHECKING:
     from retrysafe.protocol.client import AsyncExecutor, Executor
@@ -41,7 +41,7 @@ class _Refusals:
 
 
 def put(request: Ask[R], execute: Executor, *, again: bool = False) -> R:
-    """Put one request, as `protocol.asks.ask` does in a program; a program is started only if it is to be put again."""
+    """Put one request as `protocol.requests.ask` does; a program is started only if it is to be put again."""
     try:
         return request.parse(execute(request.request))
     except StoreUnavailable as error:
@@ -49,18 +49,19 @@ def put(request: Ask[R], execute: Executor, *, again: bool = False) -> R:
 
 
 async def aput(request: Ask[R], execute: AsyncExecutor, *, again: bool = False) -> R:
-    """`put` for async code."""
     try:
         return request.parse(await execute(request.request))
     except StoreUnavailable as error:
         return await arun(ask(request, again=again), execute, failed=error)
 
 
-def run(steps: Steps[R], execute: Executor, patience: float = PATIENCE, *, failed: StoreUnavailable | None = None) -> R:
+def run(
+    program: Program[R], execute: Executor, patience: float = PATIENCE, *, failed: StoreUnavailable | None = None
+) -> R:
     """Drive a program on a sync executor; ``failed`` is how its first request has failed, if that was put already."""
     refusals: _Refusals | None = None
     try:
-        asked = next(steps)
+        asked = next(program)
         while True:
             try:
                 if failed is not None:
@@ -71,27 +72,26 @@ def run(steps: Steps[R], execute: Executor, patience: float = PATIENCE, *, faile
                 refusals = refusals or _Refusals(REFUSED, patience)
                 pause = refusals.pause(asked, error)
                 if pause is None:
-                    asked = steps.throw(error)
+                    asked = program.throw(error)
                 else:
                     time.sleep(pause)
             except Exception as error:  # noqa: BLE001 - the program decides
-                asked = steps.throw(error)
+                asked = program.throw(error)
             else:
-                asked = steps.send(answer)
+                asked = program.send(answer)
     except StopIteration as stop:
         outcome: R = stop.value
         return outcome
     finally:
-        steps.close()
+        program.close()
 
 
 async def arun(
-    steps: Steps[R], execute: AsyncExecutor, patience: float = PATIENCE, *, failed: StoreUnavailable | None = None
+    program: Program[R], execute: AsyncExecutor, patience: float = PATIENCE, *, failed: StoreUnavailable | None = None
 ) -> R:
-    """`run` for async code."""
     refusals: _Refusals | None = None
     try:
-        asked = next(steps)
+        asked = next(program)
         while True:
             try:
                 if failed is not None:
@@ -102,18 +102,18 @@ async def arun(
                 refusals = refusals or _Refusals(REFUSED, patience)
                 pause = refusals.pause(asked, error)
                 if pause is None:
-                    asked = steps.throw(error)
+                    asked = program.throw(error)
                 else:
                     await _sleep(pause)
             except Exception as error:  # noqa: BLE001 - the program decides
-                asked = steps.throw(error)
+                asked = program.throw(error)
             else:
-                asked = steps.send(answer)
+                asked = program.send(answer)
     except StopIteration as stop:
         outcome: R = stop.value
         return outcome
     finally:
-        steps.close()
+        program.close()
 
 
 def restarting(transact: Callable[[], R]) -> R:
@@ -131,7 +131,6 @@ def restarting(transact: Callable[[], R]) -> R:
 
 
 async def arestarting(transact: Callable[[], Awaitable[R]]) -> R:
-    """`restarting` for async code."""
     refusals: _Refusals | None = None
     while True:
         try:

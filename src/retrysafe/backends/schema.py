@@ -19,7 +19,7 @@ from retrysafe.backends.sql.drivers.base import LOCKED, sqlstate
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol import migrating
 from retrysafe.protocol.migrating import CreatedStore, Migration
-from retrysafe.protocol.requests import Ask, Query, Steps, ask
+from retrysafe.protocol.requests import Ask, Program, Query, ask, nothing
 
 if TYPE_CHECKING:
     from retrysafe.backends.database import Served
@@ -52,20 +52,19 @@ class Tables:
         self._on_demand = backend.access.on_demand
         self._provided: set[str] = set()
 
-    def schema(self) -> Steps[Schema | None]:
+    def schema(self) -> Program[Schema | None]:
         """The schema's version and the one that is needed; None for a store without a schema."""
         if self._backend.kind not in WITH_SCHEMA:
             return None
         version = yield from migrating.schema_version(self._sql())
         return Schema(version, self._find_needed_version())
 
-    def require(self) -> Steps[None]:
+    def require(self) -> Program[None]:
         """Raise `SchemaOutdated` unless the schema, if there is one, is new enough."""
         if self._backend.kind in WITH_SCHEMA:
             yield from migrating.require(self._sql(), self._find_needed_version(), self._migrating())
 
     def _migrating(self) -> str:
-        """The command that applies the migrations."""
         return self._backend.access.migrate_with or self._backend.commands.line("migrate")
 
     def _find_needed_version(self) -> int:
@@ -98,7 +97,7 @@ class Tables:
         with closing(self._on_demand()) as client:
             present = run(tables.is_present(feature), client)
             if not present:
-                made = self._made_tables(feature, client)
+                made = self._make_tables(feature, client)
         if present or made:
             self._provided.add(feature)
         return made
@@ -107,7 +106,7 @@ class Tables:
         """Tell whether it is known that nothing is left to be made for a feature."""
         return self._on_demand is None or feature in self._provided
 
-    def providing(self, feature: str) -> Steps[None]:
+    def providing(self, feature: str) -> Program[None]:
         """`provide` in a transaction of the caller's, which may roll back: noted is only what others see, too."""
         if self.are_provided(feature):
             return
@@ -118,7 +117,7 @@ class Tables:
                 return
         yield from tables.join(feature)
 
-    def _made_tables(self, feature: str, client: Client) -> list[Migration]:
+    def _make_tables(self, feature: str, client: Client) -> list[Migration]:
         try:
             with client.transaction() as opened:
                 return run(tables.provide(self._sql(), feature), opened.execute)
@@ -134,7 +133,7 @@ class Tables:
         """Apply the missing migrations, with the records in so many ``partitions``; return them."""
         if partitions is None and isinstance(self._backend.store, CreatedStore):
             return run(self._backend.store.create(), self._backend.client())
-        chosen = self._chosen(partitions)
+        chosen = self._choose(partitions)
         if self._on_demand is not None:
             return self._migrate_file()
         applied: list[Migration] = []
@@ -149,7 +148,7 @@ class Tables:
         if statements:
             self._patiently(self._apart(statements))
 
-    def _patiently(self, begin: Callable[[], Steps[R]]) -> R:
+    def _patiently(self, begin: Callable[[], Program[R]]) -> R:
         """Perform steps in one session; again, for a minute, while a lock that they need is taken.
 
         Claims wait behind a statement that waits for a lock: therefore each waits briefly, and leaves them a while
@@ -169,10 +168,9 @@ class Tables:
             time.sleep(pause)
 
     async def amigrate(self, partitions: int | None = None) -> list[Migration]:
-        """`migrate` through the async client."""
         if partitions is None and isinstance(self._backend.store, CreatedStore):
             return await arun(self._backend.store.create(), self._backend.aclient())
-        chosen = self._chosen(partitions)
+        chosen = self._choose(partitions)
         if self._on_demand is not None:
             return self._migrate_file()
         applied: list[Migration] = []
@@ -183,12 +181,10 @@ class Tables:
         return applied
 
     async def aperform(self, statements: Sequence[str]) -> None:
-        """`perform` through the async client."""
         if statements:
             await self._apatiently(self._apart(statements))
 
-    async def _apatiently(self, begin: Callable[[], Steps[R]]) -> R:
-        """`_patiently` for async code."""
+    async def _apatiently(self, begin: Callable[[], Program[R]]) -> R:
         pauses, client = _pauses(), self._backend.aclient()
         while True:
             try:
@@ -206,25 +202,25 @@ class Tables:
         """Make all tables of a file, also of features that were never asked for."""
         return self._prepare(whole=True) + [made for feature in tables.FEATURES for made in self.provide(feature)]
 
-    def _chosen(self, partitions: int | None) -> tuple[Migration, ...]:
+    def _choose(self, partitions: int | None) -> tuple[Migration, ...]:
         if partitions is None:
             self._sql()
         return migrations.choose(self._backend.kind, partitions)
 
-    def _is_up_to_date(self, partitions: int | None) -> Steps[bool]:
+    def _is_up_to_date(self, partitions: int | None) -> Program[bool]:
         version = yield from migrating.schema_version(self._sql())
         if version and partitions is not None:
             yield from migrating.check_partitions(self._sql(), partitions)
         return version >= self._find_needed_version()
 
-    def _migration(self, chosen: Sequence[Migration]) -> Callable[[], Steps[list[Migration]]]:
+    def _migration(self, chosen: Sequence[Migration]) -> Callable[[], Program[list[Migration]]]:
         store = self._sql()
         return lambda: migrating.migrate(
             store,
             chosen,
-            store.migration_lock(),
-            store.migration_unlock(),
-            bounds=store.migration_bounds(),
+            store.MIGRATION_LOCK,
+            store.MIGRATION_UNLOCK,
+            bounds=store.MIGRATION_BOUNDS,
             postponed=_has_rows if self._builds_apart else None,
         )
 
@@ -236,17 +232,17 @@ class Tables:
         """
         return self._backend.kind == "postgresql" and self._backend.access.own_connections
 
-    def _find_lost_indexes(self) -> Steps[Sequence[str]]:
-        present = yield from ask(Ask(Query(_TABLES, {}, writes=False), lambda answer: [row[0] for row in answer.rows]))
+    def _find_lost_indexes(self) -> Program[Sequence[str]]:
+        present = [name for (name,) in (yield from ask(indexes.rows_of(_TABLES)))]
         return (yield from indexes.find_lost_on_postgresql(self._sql(), present)).statements
 
-    def _apart(self, statements: Sequence[str]) -> Callable[[], Steps[None]]:
+    def _apart(self, statements: Sequence[str]) -> Callable[[], Program[None]]:
         """One by one, each committed by itself.
 
         What is made CONCURRENTLY waits for transactions without anybody waiting behind it, so it may wait longer.
         """
 
-        def steps() -> Steps[None]:
+        def steps() -> Program[None]:
             bounded = self._backend.kind == "postgresql"
             for statement in statements:
                 if bounded:
@@ -259,7 +255,7 @@ class Tables:
 
         return steps
 
-    def _blockers(self) -> Steps[list[str]]:
+    def _blockers(self) -> Program[list[str]]:
         found: list[str] = []
         try:
             for question in self._sql().blockers():
@@ -274,7 +270,7 @@ class Tables:
         return self._backend.store
 
 
-def _has_rows(statement: str) -> Steps[bool]:
+def _has_rows(statement: str) -> Program[bool]:
     """Tell whether a statement makes an index of `indexes.find_lost_on_postgresql`, of a table that is not empty."""
     index = _INDEX.match(statement)
     if index is None or index[1] not in {one.name for one in indexes.PARTIAL}:
@@ -284,8 +280,8 @@ def _has_rows(statement: str) -> Steps[bool]:
     return found
 
 
-def _do(statement: str) -> Steps[None]:
-    yield from ask(Ask(Query(statement, {}, patient=True), lambda answer: None))
+def _do(statement: str) -> Program[None]:
+    yield from ask(Ask(Query(statement, {}, patient=True), nothing))
 
 
 def _pauses() -> Iterator[float]:

@@ -13,7 +13,7 @@ from retrysafe.protocol.steps import RunStore, sweep
 
 if TYPE_CHECKING:
     from retrysafe.backends.backend import Backend
-    from retrysafe.protocol.requests import Steps
+    from retrysafe.protocol.requests import Program
     from retrysafe.protocol.steps import StepStore
     from retrysafe.protocol.store import Store
 
@@ -49,11 +49,11 @@ def runs_of(backend: Backend) -> RunStore | None:
     return found if isinstance(found, RunStore) else None
 
 
-def has_steps(backend: Backend) -> Steps[bool]:
+def has_steps(backend: Backend) -> Program[bool]:
     """Tell whether there may be steps: the store keeps them, and has their table."""
     return keeps_steps(backend) and (backend.kind != "sqlite" or (yield from is_present("steps")))
 
 
-def sweep_steps(backend: Backend, limit: int) -> Steps[int]:
+def sweep_steps(backend: Backend, limit: int) -> Program[int]:
     """Remove up to ``limit`` rows whose record is gone, where there are such."""
     return (yield from sweep(steps_of(backend), limit)) if (yield from has_steps(backend)) else 0

@@ -571,9 +571,9 @@ class Claim(Generic[Result, Tx]):
                     "Use it before or after, or make it effects='transactional'."
                 )
             tx = around.tx if tx is None else tx
-        if tx is not None:
-            return CallerTransaction(settings.backend, tx)
-        return self._plan.lease_mode or OwnTransaction(settings.backend)
+        return self._plan.lease_mode or (
+            OwnTransaction(settings.backend) if tx is None else CallerTransaction(settings.backend, tx)
+        )
 
     # ------------------------------------------------------------ the drivers of entering
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from retrysafe import lazy
 from retrysafe.protocol.backoff import SETTLING
-from retrysafe.protocol.requests import Steps
+from retrysafe.protocol.requests import Program
 
 LAST_TRY = 5.0
 """Seconds in which what is left is tried once more when its boundary is closed or its process or event loop ends."""
@@ -25,7 +25,7 @@ class Deferred(NamedTuple):
     """
 
     until: float
-    settle: Callable[[], Steps[bool]]
+    settle: Callable[[], Program[bool]]
     concluded: Callable[[bool | None], None]
 
 

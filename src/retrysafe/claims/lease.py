@@ -17,9 +17,10 @@ The answers to a renewal
     failed    the store did not answer. The renewal is tried again after a twelfth of the lease (`RETRIES_PER_LEASE`).
               When a third of the lease is left, it counts as lost, so that the work can stop in time.
 
-A lost lease is reported as ``lease_lost``, ``ensure_held()`` raises from then on, and an asyncio task that works under
-it is cancelled. The later settlement is conditional on the fencing token, so it is refused if the key was taken over.
-A lease that ends while its outcome is being stored is not reported: the answer to that request decides.
+A lost lease is reported as ``lease_lost``, ``ensure_held()`` raises from then on, and the asyncio task that works under
+it is cancelled if it has entered its claim by ``async with``. The later settlement is conditional on the fencing token,
+so it is refused if the key was taken over. A lease that ends while its outcome is being stored is not reported: the
+answer to that request decides.
 
 One heartbeat serves all leases of a backend: `ThreadHeartbeat`, a daemon thread for each process, started at the first
 look, after a fork and after an idle time; and `LoopHeartbeat`, a timer for each event loop, which exists only while
@@ -52,7 +53,7 @@ from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.exception_groups import every
 from retrysafe.protocol.procedures import renewals
 from retrysafe.protocol.records import Ownership
-from retrysafe.protocol.requests import Steps
+from retrysafe.protocol.requests import Program
 from retrysafe.protocol.schedules import LOOKS_PER_LEASE, PER_LEASE, RETRIES_PER_LEASE, Beats
 
 if TYPE_CHECKING:
@@ -223,7 +224,7 @@ class _Schedule:
         lease.lose()
 
 
-Put = Callable[[Steps[Any], float], Any]
+Put = Callable[[Program[Any], float], Any]
 """Puts a program to the store, with the patience of the driver in seconds."""
 
 
@@ -301,7 +302,7 @@ class ThreadHeartbeat:
     def _run(self) -> None:
         client: Client | None = None
 
-        def put(program: Steps[Any], patience: float) -> Any:
+        def put(program: Program[Any], patience: float) -> Any:
             nonlocal client
             client = client or self._connect()
             return run(program, client, patience=patience)

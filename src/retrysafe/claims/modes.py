@@ -71,7 +71,7 @@ from retrysafe.protocol.procedures import (
     settle,
 )
 from retrysafe.protocol.records import ClaimRequest, Ownership, Record, StoredResult
-from retrysafe.protocol.requests import Steps, ask
+from retrysafe.protocol.requests import Program, ask
 from retrysafe.protocol.transitions import RULES, Transition
 
 if TYPE_CHECKING:
@@ -310,7 +310,7 @@ class OwnTransaction:
         opened: ClaimedBatch = restarting(lambda: self._begin(open_many(self._store, requests)))
         return opened
 
-    def _begin(self, steps: Steps[Any]) -> Any:
+    def _begin(self, steps: Program[Any]) -> Any:
         """Borrow a connection, and run the steps that begin a transaction on it."""
         self._lending = self._backend.ready().transaction()
         self._opened = self._lending.__enter__()
@@ -342,7 +342,7 @@ class OwnTransaction:
         opened: ClaimedBatch = await arestarting(lambda: self._abegin(open_many(self._store, requests)))
         return opened
 
-    async def _abegin(self, steps: Steps[Any]) -> Any:
+    async def _abegin(self, steps: Program[Any]) -> Any:
         client = await self._backend.aready()
         self._lending = client.transaction()
         self._opened = await self._lending.__aenter__()
@@ -402,7 +402,7 @@ class OwnTransaction:
             await arun(doubt_many(self._store, held), self.aexecutor())
         return done
 
-    def _end(self, steps: Steps[Any]) -> Any:
+    def _end(self, steps: Program[Any]) -> Any:
         """Run the steps that end the transaction, and return the connection."""
         try:
             done = run(steps, self._opened.execute)
@@ -412,7 +412,7 @@ class OwnTransaction:
         self.give_back()
         return done
 
-    async def _aend(self, steps: Steps[Any]) -> Any:
+    async def _aend(self, steps: Program[Any]) -> Any:
         try:
             return await arun(steps, self._opened.execute)
         finally:
@@ -467,7 +467,7 @@ async def _anear_first(
     return outcome
 
 
-def _settling(backend: Backend, held: Ownership, settlement: Settlement, stored: StoredResult | None) -> Steps[bool]:
+def _settling(backend: Backend, held: Ownership, settlement: Settlement, stored: StoredResult | None) -> Program[bool]:
     assert settlement.event is not None, "only an own transaction can end without an event"
     return settle(backend.store, held, settlement.event, stored)
 
@@ -484,7 +484,7 @@ def _read_back(record: Record | None, held: Ownership, settlement: Settlement, f
     raise StoreUnavailable(f"The transaction could not be ended: {failure.detail}") from failure
 
 
-def _doubting(backend: Backend, held: Ownership) -> Steps[bool]:
+def _doubting(backend: Backend, held: Ownership) -> Program[bool]:
     """Mark the record unknown if it is there: after a rollback, only a handler that committed can have left it."""
     return (yield from ask(backend.store.settle(held._replace(transactional=False), Transition.DOUBT, None)))
 

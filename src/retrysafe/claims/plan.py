@@ -38,7 +38,7 @@ class Plan:
         """The request of a new attempt at a key, with a fingerprint that is keyed, or one that is stored as it is."""
         settings, found, secrets = self.settings, self._lookup.of(key), self._secrets
         plain = None if isinstance(payload, bytes) else payload
-        stored = payload if isinstance(payload, bytes) else secrets.keyed(payload, found)
+        stored = payload if isinstance(payload, bytes) else secrets.hashed_for(payload, found)
         return ClaimRequest(
             found,
             settings.name,

@@ -11,7 +11,7 @@ from retrysafe.claims.step_results import Shelf
 from retrysafe.errors import ConfigurationError, OutcomeUnknown
 from retrysafe.protocol import keys
 from retrysafe.protocol.records import Key
-from retrysafe.protocol.requests import Steps, ask
+from retrysafe.protocol.requests import Program, ask
 from retrysafe.protocol.steps import (
     MEETS,
     SIGNAL,
@@ -47,7 +47,7 @@ class SagaStep(Step):
         self.undone = undo
         """True if the step is undone, by this or before it came."""
 
-    def _entering(self) -> Steps[None]:
+    def _entering(self) -> Program[None]:
         row = self._row(StepState.UNDONE if self._undo else StepState.STARTED)
         met = yield from insert(self._shelf.store, self._shelf.work, row, joined=True)
         if met is None:
@@ -55,7 +55,7 @@ class SagaStep(Step):
             return
         self.undone = self._undo or met.state is StepState.UNDONE
         match MEETS[met.state, Aim.UNDO if self._undo else Aim.DO]:
-            case Act.DOUBT:
+            case Act.FIND_OUT | Act.DOUBT:
                 raise OutcomeUnknown(f"Step {label(self.at)} was committed in the middle of its work")
             case Act.RUN:
                 row = met._replace(state=StepState.UNDONE)
@@ -64,7 +64,7 @@ class SagaStep(Step):
             case _:
                 self._result, self._replayed = self._shelf.read(met), True
 
-    def _leaving(self, error: BaseException | None) -> Steps[None]:
+    def _leaving(self, error: BaseException | None) -> Program[None]:
         if self._replayed or self._undo:
             return
         error = error or self._failure
@@ -94,7 +94,7 @@ def saga_step(settings: BoundarySettings, saga: Key, name: str, tx: Any, *, undo
 
 def signal(
     settings: BoundarySettings, key: Key, name: str, value: Any, operation: str, scope: str | None
-) -> Steps[bool]:
+) -> Program[bool]:
     """Write down a signal for the work of a key; False if it has one of this name, or there is no such work."""
     tenant = settings.scope_of(scope)
     found = keys.lookup(settings.secret, settings.name, tenant, operation, keys.parse(key))

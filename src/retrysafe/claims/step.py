@@ -15,7 +15,7 @@ from retrysafe.errors import ConfigurationError, KeyReused, LeaseLost
 from retrysafe.protocol import fingerprint, keys
 from retrysafe.protocol.fingerprint import UNCHECKED, Fingerprint
 from retrysafe.protocol.records import Effects, StoredResult
-from retrysafe.protocol.requests import Steps, ask
+from retrysafe.protocol.requests import Program, ask
 from retrysafe.protocol.steps import MEETS, Act, Aim, At, StepRow, StepState, change, insert, label
 
 if TYPE_CHECKING:
@@ -144,10 +144,10 @@ class Step:
         if self._context is not None and self._context.leave():
             await aperform(self._backend, self._leaving(error), self._joining)
 
-    def _entering(self) -> Steps[None]:
+    def _entering(self) -> Program[None]:
         raise NotImplementedError
 
-    def _leaving(self, error: BaseException | None) -> Steps[None]:
+    def _leaving(self, error: BaseException | None) -> Program[None]:
         raise NotImplementedError
 
 
@@ -163,7 +163,7 @@ class StepOfClaim(Step):
         super().__init__(course.shelf, at, options.get("tx"))
         self.course, self._given, self.annotation = course, given, annotation
         settings, key = course.settings, self._shelf.work.key
-        self._print = UNCHECKED if given is None else settings.secrets.keyed(given, key)
+        self._print = UNCHECKED if given is None else settings.secrets.hashed_for(given, key)
         self._effects = options.get("effects") or settings.effects
         self._probe, self.undo, self._new = options.get("probe"), options.get("undo"), options.get("new", False)
         if self._tx is not None and self._effects == "external":
@@ -190,7 +190,7 @@ class StepOfClaim(Step):
             raise
         except BaseException:  # cancelled: if it was written, nothing has been done
             if self._started:
-                await aperform(self._backend, ask(self._shelf.store.drop(self._shelf.work, self.at)), self._joining)
+                await aperform(self._backend, self._drop(), self._joining)
             raise
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -207,7 +207,7 @@ class StepOfClaim(Step):
                 self._result = await function(*args)
         return self._result
 
-    def _entering(self) -> Steps[None]:
+    def _entering(self) -> Program[None]:
         course = self.course
         course.refuse_inside(self.at)
         yield from course.load(self.at)
@@ -225,10 +225,14 @@ class StepOfClaim(Step):
                 if row.result is None:
                     raise Retreat
                 self._replay(row)
-            case Act.DOUBT:
+            case Act.FIND_OUT if self._effects == "external":
                 yield from self._ask_probe()
+            case Act.FIND_OUT:
+                assert row is not None
+                self._check_input(row.fingerprint)
+                yield from self._take_over()
             case _:
-                if self._effects == "external" or (self._tx is not None and course.took_over):
+                if course.took_over if self._tx is not None else self._effects == "external" or self.undo is not None:
                     yield from self._start()
 
     def _replay(self, row: StepRow) -> None:
@@ -236,7 +240,7 @@ class StepOfClaim(Step):
         self._result, self._replayed = self._shelf.read(row, self.annotation), True
         self.course.tell("step_replayed", self.at)
 
-    def _start(self) -> Steps[None]:
+    def _start(self) -> Program[None]:
         """Write the row before the work: so that a crash leaves a doubt, or that no work is done in vain."""
         try:
             row = self._row(StepState.STARTED)
@@ -247,8 +251,20 @@ class StepOfClaim(Step):
             raise
         if met is not None:
             raise LeaseLost(f"Step {label(self.at)}: another attempt has written it.")
+        self.course.rows[self.at] = row
 
-    def _ask_probe(self) -> Steps[None]:
+    def _take_over(self) -> Program[None]:
+        """Make the row of an earlier attempt that has started the step one of this attempt."""
+        self._started = True
+        store, work, row = self._shelf.store, self._shelf.work, self._row(StepState.STARTED)
+        self.course.rows[self.at] = yield from change(store, work, row, StepState.STARTED, joined=self._tx is not None)
+
+    def _drop(self) -> Program[None]:
+        """Remove the row of a step that has not happened."""
+        yield from ask(self._shelf.store.drop(self._shelf.work, self.at))
+        self.course.rows.pop(self.at, None)
+
+    def _ask_probe(self) -> Program[None]:
         """Settle a step that may have happened."""
         if self._probe is None:
             raise self.course.doubt(
@@ -267,16 +283,15 @@ class StepOfClaim(Step):
             raise self.course.doubt(
                 self.at, f"The probe of step {label(self.at)} could not determine the outcome either"
             )
-        row = self._row(StepState.STARTED)
-        yield from change(self._shelf.store, self._shelf.work, row, StepState.STARTED)
+        yield from self._take_over()
         if self._failure is not None:
             yield from self._leaving(None)
         self._result, self._not_executed = None, False
         if self.course.aim is Aim.REDO:
-            yield from ask(self._shelf.store.drop(self._shelf.work, self.at))
+            yield from self._drop()
             raise Retreat
 
-    def _leaving(self, error: BaseException | None) -> Steps[None]:
+    def _leaving(self, error: BaseException | None) -> Program[None]:
         course = self.course
         if self._replayed:
             return
@@ -309,14 +324,14 @@ class StepOfClaim(Step):
         if self._tx is not None:
             course.unsure.add(self.at)
 
-    def _fail(self, error: BaseException) -> Steps[None]:
+    def _fail(self, error: BaseException) -> Program[None]:
         course = self.course
         course.asked.discard(self.at)
         if not (self._not_executed or self._tx is not None or is_permanent(error, self._shelf.settings)):
             course.broken.add(self.at)
         elif self._started:
             with suppress(Exception):  # the transaction may be broken by the error
-                yield from ask(self._shelf.store.drop(self._shelf.work, self.at))
+                yield from self._drop()
 
     def _check_input(self, stored: bytes) -> None:
         if self._given is None or not stored or self._print == stored:

@@ -12,7 +12,7 @@ from retrysafe.protocol.steps import DECISION, Aim, At, StepRow, Work, label, re
 if TYPE_CHECKING:
     from retrysafe.protocol.procedures import Won
     from retrysafe.protocol.records import ClaimRequest
-    from retrysafe.protocol.requests import Steps
+    from retrysafe.protocol.requests import Program
 
 
 class Course:
@@ -100,7 +100,7 @@ class Course:
                 "put them one after the other."
             )
 
-    def load(self, at: At = DECISION) -> Steps[None]:
+    def load(self, at: At = DECISION) -> Program[None]:
         """Read the rows of earlier attempts, once; and again for a step whose transaction may have been committed."""
         if self._loaded and at not in self.unsure:
             return

@@ -10,7 +10,7 @@ from retrysafe.backends.driver import arun, run
 from retrysafe.cancellation import run_to_completion
 from retrysafe.claims.context import ClaimContext
 from retrysafe.errors import ConfigurationError
-from retrysafe.protocol.requests import Ask, Steps
+from retrysafe.protocol.requests import Ask, Program, as_it_is
 
 if TYPE_CHECKING:
     from retrysafe.backends.backend import Backend
@@ -30,15 +30,15 @@ class Retreat(BaseException):
     """Ends the work of a run that goes back, once it has come to a step that was not done."""
 
 
-def call(step: Enclosing, function: Callable[..., Any], *args: Any) -> Steps[Any]:
+def call(step: Enclosing, function: Callable[..., Any], *args: Any) -> Program[Any]:
     """Call a function of the user's, whose errors are no answers of the store, to be asked again."""
-    value, error = yield Ask(Call(step, function, args), _as_it_is)
+    value, error = yield Ask(Call(step, function, args), as_it_is)
     if error is not None:
         raise error
     return value
 
 
-def perform(backend: Backend, program: Steps[Any], joining: Joining | None = None) -> Any:
+def perform(backend: Backend, program: Program[Any], joining: Joining | None = None) -> Any:
     """Drive a program in sync code; makes the table of a file at its first use."""
     if joining is None:
         if _lacks_table(backend):
@@ -64,7 +64,7 @@ def perform(backend: Backend, program: Steps[Any], joining: Joining | None = Non
     return run(program, execute)
 
 
-async def aperform(backend: Backend, program: Steps[Any], joining: Joining | None = None) -> Any:
+async def aperform(backend: Backend, program: Program[Any], joining: Joining | None = None) -> Any:
     """`perform` for async code; each request comes to its end, even if the caller is cancelled."""
     if joining is None:
         if _lacks_table(backend):
@@ -121,7 +121,3 @@ class _Inside:
 
     def __exit__(self, *_: object) -> None:
         self._context.leave()
-
-
-def _as_it_is(answer: Any) -> Any:
-    return answer

@@ -37,7 +37,7 @@ from retrysafe.protocol.canonical import NotCanonical
 from retrysafe.protocol.durations import micros, seconds
 from retrysafe.protocol.exception_groups import leaves
 from retrysafe.protocol.fingerprint import Fields, Fingerprint
-from retrysafe.protocol.requests import Steps, ask
+from retrysafe.protocol.requests import Program, ask
 from retrysafe.protocol.steps import (
     DECISION,
     MEETS,
@@ -140,12 +140,12 @@ class ClaimSteps(Course):
         if self.cancelled is not None:
             raise self.cancelled
 
-    def _concluding(self) -> Steps[Any]:
+    def _concluding(self) -> Program[Any]:
         if self.rows or self.asked:
             for request in self.shelf.store.conclude(self.shelf.work):
                 yield from ask(request)
 
-    def _ending(self, error: BaseException | None) -> Steps[Any]:
+    def _ending(self, error: BaseException | None) -> Program[Any]:
         if self._is_doubt(error):
             self.claim.committed()
             return error
@@ -165,7 +165,7 @@ class ClaimSteps(Course):
         undoable = bool(self.undos) or any(row.undoable for row in self.rows.values())
         return undoable and (declared or (error is not None and is_permanent(error, self.settings)))
 
-    def _going_back(self, error: BaseException | None) -> Steps[Any]:
+    def _going_back(self, error: BaseException | None) -> Program[Any]:
         decided = self.rows.get(DECISION)
         if decided is None:
             reason = self.claim._signals.failure or error
@@ -194,7 +194,7 @@ class ClaimSteps(Course):
         self.claim.fail(type(kind, (Exception,), {"data": data})(message))
         return self.claim._sign(StoredFailure(kind, message, data))
 
-    def _undo(self, step: StepOfClaim) -> Steps[Any]:
+    def _undo(self, step: StepOfClaim) -> Program[Any]:
         at, row = step.at, self.rows.get(step.at)
         if at in self.unsure:
             yield from self.load(at)
@@ -222,15 +222,15 @@ class ClaimSteps(Course):
 
     # ------------------------------------------------------------ waiting
 
-    def run(self, program: Steps[Any]) -> Any:
+    def run(self, program: Program[Any]) -> Any:
         """Drive a program in sync code."""
         return perform(self.settings.backend, program)
 
-    async def arun(self, program: Steps[Any]) -> Any:
+    async def arun(self, program: Program[Any]) -> Any:
         """`run` for async code."""
         return await aperform(self.settings.backend, program)
 
-    def sleep(self, name: str, duration: Duration) -> Steps[Any]:
+    def sleep(self, name: str, duration: Duration) -> Program[Any]:
         """Raise `Postponed` until the time has come."""
         length, at = micros(duration, "sleep"), place_of(name)
         if length >= self.settings.clocks.window:
@@ -251,7 +251,7 @@ class ClaimSteps(Course):
         if left > 0 and self.aim is Aim.DO:
             raise Postponed(f"The work sleeps: {name}.", retry_after=left / 1e6)
 
-    def wait_for(self, name: str, retry_after: Duration) -> Steps[Any]:
+    def wait_for(self, name: str, retry_after: Duration) -> Program[Any]:
         """The value of a signal."""
         pause, at = seconds(retry_after, "retry_after"), At(f"{SIGNAL}{place_of(name).name}")
         self.refuse_inside(at)

@@ -12,9 +12,9 @@ from retrysafe.errors import ConfigurationError, InProgress
 from retrysafe.protocol.backoff import PollSchedule
 from retrysafe.protocol.procedures import find_frozen_snapshot
 from retrysafe.protocol.records import Record, Reject
-from retrysafe.protocol.requests import Steps
+from retrysafe.protocol.requests import Program
 
-ADVICE = 1.0
+RETRY_AFTER = 1.0
 """Seconds after which a refused duplicate is told to come again: work ends long before its lease, which is renewed."""
 
 
@@ -33,7 +33,7 @@ def checks_snapshot(settings: BoundarySettings) -> bool:
     return waits and settings.first_wait()
 
 
-def snapshot(settings: BoundarySettings) -> Steps[str | None]:
+def snapshot(settings: BoundarySettings) -> Program[str | None]:
     """The isolation level at which who waits in a transaction never sees what was committed, if that is the level."""
     store: Any = settings.backend.store
     return find_frozen_snapshot(store)
@@ -58,8 +58,8 @@ class Patience:
             self._patience = (self._patience or PollSchedule(now + concurrency.seconds)).next_poll()
             pause = self._patience.next_pause(now, lease_left, self._settings.chance())
         if pause is None:
-            self._events.emit("conflict", retry_after=ADVICE)
-            raise InProgress(retry_after=ADVICE)
+            self._events.emit("conflict", retry_after=RETRY_AFTER)
+            raise InProgress(retry_after=RETRY_AFTER)
         self._events.emit("waiting", pause=pause)
         return pause
 

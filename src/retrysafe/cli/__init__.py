@@ -20,6 +20,7 @@ from retrysafe.errors import Postponed, RetrysafeError
 VERBS = (
     "alerts",
     "audit",
+    "batch",
     "bench",
     "cdc",
     "completion",

@@ -25,7 +25,7 @@ from retrysafe.conformance.profiles import PROFILES
 from retrysafe.conformance.report import FORMATS, Report
 from retrysafe.conformance.running import run
 from retrysafe.errors import ConfigurationError, RetrysafeError
-from retrysafe.http.keys import HEADER
+from retrysafe.http.key_header import HEADER
 from retrysafe.testing.conformance import CASES, Bench
 from retrysafe.testing.harness import AsyncHarness, SyncHarness
 

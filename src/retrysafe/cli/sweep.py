@@ -1,7 +1,8 @@
 """`retrysafe sweep`: remove the records of forgotten keys.
 
-Removes small batches until none is left; never a running or unknown record. Any number of sweeps may run concurrently.
-SIGTERM and SIGINT stop it after its current batch; a second one ends it at once, without the summary.
+Removes small batches until none is left; never a running or unknown record. Steps whose record is gone go, too. Any
+number of sweeps may run concurrently. SIGTERM and SIGINT stop it after its current batch; a second one ends it at
+once, without the summary.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from retrysafe.conformance.report import Report, Result, Verdict
 from retrysafe.conformance.rules import CLIENT_RULES
 from retrysafe.errors import ConfigurationError
-from retrysafe.http.keys import HEADER
+from retrysafe.http.key_header import HEADER
 
 VARIABLE = "RETRYSAFE_UPSTREAM"
 TIMEOUT = 60.0

@@ -8,10 +8,10 @@ from retrysafe.admin.rendering import duration
 from retrysafe.backends.backend import Backend
 from retrysafe.messaging.needs import STALLED, Messages, messages_of
 from retrysafe.protocol.checks import Check, Facts, Severity
-from retrysafe.protocol.requests import Steps
+from retrysafe.protocol.requests import Program
 
 
-def gather(backend: Backend) -> Steps[dict[str, Any]]:
+def gather(backend: Backend) -> Program[dict[str, Any]]:
     """The facts of a store whose schema is up to date."""
     return {"messages": (yield from messages_of(backend))}
 

@@ -9,13 +9,13 @@ from retrysafe.backends.backend import Backend
 from retrysafe.protocol.checks import Check, Facts, Severity
 from retrysafe.protocol.procedures import read
 from retrysafe.protocol.records import EffectiveState, Filter
-from retrysafe.protocol.requests import Steps
+from retrysafe.protocol.requests import Program
 
 _MOST_NAMED = 5
 _UNKNOWN = Filter(states=frozenset({EffectiveState.UNKNOWN}))
 
 
-def gather(backend: Backend) -> Steps[dict[str, Any]]:
+def gather(backend: Backend) -> Program[dict[str, Any]]:
     """The facts of a store whose schema is up to date."""
     unknown, doubts = (yield from find(backend, _UNKNOWN, _MOST_NAMED, MOST_PAGES)), list[Run]()
     for entry in unknown.runs:

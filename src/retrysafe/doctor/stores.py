@@ -19,7 +19,7 @@ from retrysafe.doctor import messages, runs
 from retrysafe.doctor.diagnosis import Diagnosis, judge
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.protocol.checks import Facts
-from retrysafe.protocol.requests import Steps
+from retrysafe.protocol.requests import Program
 
 R = TypeVar("R")
 
@@ -114,7 +114,7 @@ def _ask(backend: Backend, leases: list[float]) -> Facts:
     return facts if examination.apart is None else {**facts, **examination.apart(backend)}
 
 
-def _facts(backend: Backend, examination: Examination, leases: list[float]) -> Steps[Facts]:
+def _facts(backend: Backend, examination: Examination, leases: list[float]) -> Program[Facts]:
     facts = yield from gather(backend, examination, leases)
     schema = facts["schema"]
     if schema is not None and schema.version >= schema.needed:

@@ -11,7 +11,7 @@ import aiohttp
 
 from retrysafe.claims.observers import logger
 from retrysafe.gateway.admin import Admin
-from retrysafe.gateway.failures import CUT, NOT_BEGUN, Failed, UpstreamFailed, answer, becomes_of_key
+from retrysafe.gateway.failures import GATEWAY_STOPPED, NOT_BEGUN, FailureKind, UpstreamFailed, answer, becomes_of_key
 from retrysafe.gateway.fields import (
     Hop,
     key_field,
@@ -29,7 +29,7 @@ from retrysafe.gateway.settings import Settings, TrustedHeader
 from retrysafe.gateway.upstream import ClientGone, Upstream, UpstreamExchange
 from retrysafe.http import asgi
 from retrysafe.http.asgi import HELD, Message, Receive, Scope, Send, request_of, send_response, serve_guarded
-from retrysafe.http.keys import HEADER
+from retrysafe.http.key_header import HEADER
 from retrysafe.http.messages import Request
 from retrysafe.http.principals import afind
 from retrysafe.http.problems import Refusal, render
@@ -129,7 +129,7 @@ class ProxiedRequest:
         self._by = "gateway"
         self._forwarded = False
         self._begun_upstream = False
-        self._claimed = False
+        self._guarded = False
 
     async def serve(self, receive: Receive, send: Send) -> None:
         """Answer it."""
@@ -160,7 +160,7 @@ class ProxiedRequest:
             return
         except asyncio.CancelledError:  # the server has stopped waiting for this request; the guard has recorded it
             if not self._status:
-                failed = CUT if self._begun_upstream else NOT_BEGUN
+                failed = GATEWAY_STOPPED if self._begun_upstream else NOT_BEGUN
                 cut = UpstreamFailed(failed, self._becomes(failed))
                 await send_response(answering, answer(cut, self._settings.name, base))
             raise
@@ -210,11 +210,11 @@ class ProxiedRequest:
 
         began = time.perf_counter()
         working = UpstreamExchange(self._upstream, route.timeouts, receive, send)
-        unwanted = exchange is None or exchange.claim is None
-        self._claimed, self._begun_upstream = not unwanted, True
+        self._guarded = exchange is not None and exchange.claim is not None
+        self._begun_upstream = True
         try:
             body = length > 0 if length is not None else _has_body(request)
-            await working.run(request.method, url, lines, head, body=body, heeds_client=unwanted)
+            await working.run(request.method, url, lines, head, body=body, abandons=not self._guarded)
         except UpstreamFailed as failure:
             self._record_failure(failure, exchange)
             raise
@@ -233,8 +233,8 @@ class ProxiedRequest:
         if not sent:
             exchange.claim.not_executed()
 
-    def _becomes(self, failed: Failed) -> str:
-        return becomes_of_key(failed, self._place.route.effects) if self._claimed else ""
+    def _becomes(self, failed: FailureKind) -> str:
+        return becomes_of_key(failed, self._place.route.effects) if self._guarded else ""
 
     def _not_sent(self, exchange: asgi.AsgiExchange | None) -> None:
         if exchange is not None and exchange.claim is not None:

@@ -17,7 +17,7 @@ from retrysafe.http.messages import Response
 from retrysafe.http.problems import BASE, Refusal, render
 
 
-class Failed(NamedTuple):
+class FailureKind(NamedTuple):
     """A way in which an upstream can fail.
 
     ``error`` is the name that RFC 9209 has for it; ``sent`` is whether the upstream may have begun with the request.
@@ -29,20 +29,20 @@ class Failed(NamedTuple):
     sent: bool
 
 
-CONNECT_TIMEOUT = Failed("upstream-unavailable", "connection_timeout", 504, sent=False)
-UNKNOWN_HOST = Failed("upstream-unavailable", "dns_error", 502, sent=False)
-CERTIFICATE = Failed("upstream-unavailable", "tls_certificate_error", 502, sent=False)
-TLS = Failed("upstream-unavailable", "tls_protocol_error", 502, sent=False)
-UNASKED = Failed("upstream-unavailable", "http_protocol_error", 502, sent=False)
-REFUSED = Failed("upstream-unavailable", "connection_refused", 502, sent=False)
-INCOMPLETE = Failed("upstream-lost", "http_response_incomplete", 502, sent=True)
-NO_HTTP = Failed("upstream-lost", "http_protocol_error", 502, sent=True)
-UNASKED_UPGRADE = Failed("upstream-lost", "http_upgrade_failed", 502, sent=True)
-BROKEN = Failed("upstream-lost", "connection_terminated", 502, sent=True)
-SILENT = Failed("upstream-timeout", "connection_read_timeout", 504, sent=True)
-TOO_LONG = Failed("upstream-timeout", "http_response_timeout", 504, sent=True)
-CUT = Failed("upstream-lost", "proxy_internal_error", 503, sent=True)
-NOT_BEGUN = Failed("upstream-unavailable", "proxy_internal_error", 503, sent=False)
+CONNECT_TIMEOUT = FailureKind("upstream-unavailable", "connection_timeout", 504, sent=False)
+UNKNOWN_HOST = FailureKind("upstream-unavailable", "dns_error", 502, sent=False)
+CERTIFICATE = FailureKind("upstream-unavailable", "tls_certificate_error", 502, sent=False)
+TLS = FailureKind("upstream-unavailable", "tls_protocol_error", 502, sent=False)
+UNASKED = FailureKind("upstream-unavailable", "http_protocol_error", 502, sent=False)
+REFUSED = FailureKind("upstream-unavailable", "connection_refused", 502, sent=False)
+INCOMPLETE = FailureKind("upstream-lost", "http_response_incomplete", 502, sent=True)
+NO_HTTP = FailureKind("upstream-lost", "http_protocol_error", 502, sent=True)
+UNASKED_UPGRADE = FailureKind("upstream-lost", "http_upgrade_failed", 502, sent=True)
+BROKEN = FailureKind("upstream-lost", "connection_terminated", 502, sent=True)
+SILENT = FailureKind("upstream-timeout", "connection_read_timeout", 504, sent=True)
+TOO_LONG = FailureKind("upstream-timeout", "http_response_timeout", 504, sent=True)
+GATEWAY_STOPPED = FailureKind("upstream-lost", "proxy_internal_error", 503, sent=True)
+NOT_BEGUN = FailureKind("upstream-unavailable", "proxy_internal_error", 503, sent=False)
 """The gateway itself is stopped, with a request that it has begun, and with one that it has not."""
 
 
@@ -54,7 +54,7 @@ class Unasked(aiohttp.ClientConnectionError):
         self.kept = kept
 
 
-_KINDS: tuple[tuple[type[BaseException], Failed], ...] = (
+_KINDS: tuple[tuple[type[BaseException], FailureKind], ...] = (
     (Unasked, UNASKED),
     (aiohttp.ConnectionTimeoutError, CONNECT_TIMEOUT),
     (aiohttp.ClientConnectorDNSError, UNKNOWN_HOST),
@@ -72,19 +72,19 @@ _KINDS: tuple[tuple[type[BaseException], Failed], ...] = (
 class UpstreamFailed(Exception):
     """The upstream did not answer: ends the guarded work, whose effects then decide what becomes of the key."""
 
-    def __init__(self, failed: Failed, guarded: str = "") -> None:
+    def __init__(self, failed: FailureKind, guarded: str = "") -> None:
         super().__init__(failed.error)
         self.failed = failed
         self.guarded = guarded
         """The fate of the key, for the client; empty if there is none."""
 
 
-def failure_of(error: BaseException) -> Failed | None:
+def failure_of(error: BaseException) -> FailureKind | None:
     """Find the upstream failure of an exception; None for an error of ours."""
     return next((failed for kind, failed in _KINDS if isinstance(error, kind)), None)
 
 
-def becomes_of_key(failed: Failed, effects: str) -> str:
+def becomes_of_key(failed: FailureKind, effects: str) -> str:
     """Tell a client how to go on with its key after this failure."""
     if not failed.sent:
         return ""
@@ -141,7 +141,7 @@ class SilenceDeadline:
             self._silence.reschedule(when)
 
     @property
-    def ended(self) -> Failed | None:
+    def ended(self) -> FailureKind | None:
         """The limit that has ended the block, if one has."""
         if self._silence.expired():
             return SILENT

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from retrysafe.http.keys import HEADER
+from retrysafe.http.key_header import HEADER
 from retrysafe.http.messages import BODYLESS, HOP_BY_HOP, Headers, Request
 from retrysafe.http.problems import Refusal
 

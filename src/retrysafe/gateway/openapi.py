@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.gateway.settings import GatewayEffects, Route
-from retrysafe.http.keys import HEADER
+from retrysafe.http.key_header import HEADER
 from retrysafe.http.openapi import EXTENSION
 from retrysafe.http.policy import Policy
 from retrysafe.http.routes import Need

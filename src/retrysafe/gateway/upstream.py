@@ -114,17 +114,16 @@ class UpstreamExchange:
         self.sent = False
         self.transport: asyncio.Transport | None = None
 
-    async def run(self, method: str, url: URL, lines: Lines, head: Head, *, body: bool, heeds_client: bool) -> None:
+    async def run(self, method: str, url: URL, lines: Lines, head: Head, *, body: bool, abandons: bool) -> None:
         """Send the request, and its response to the client by ``head`` and the ASGI server.
 
-        ``heeds_client`` is whether nobody wants the response once the client has left: then it is broken off. Raises
-        `UpstreamFailed`, and `ClientGone`.
+        With ``abandons`` it is broken off when the client leaves. Raises `UpstreamFailed`, and `ClientGone`.
         """
         _sending.set(self)
         patience = self._patience = SilenceDeadline(self._timeouts)
         if not body:
             self._uploaded.set()
-        watching = asyncio.create_task(self._watch(asyncio.current_task())) if heeds_client else None
+        watching = asyncio.create_task(self._watch(asyncio.current_task())) if abandons else None
         try:
             async with patience, await self._response(method, url, lines, body=body) as response:
                 _refuse_unwritable(response)
@@ -139,7 +138,7 @@ class UpstreamExchange:
             if not self._gone or _is_cancelled_by_others():
                 raise
             raise ClientGone from None
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
             if self._gone:
                 raise ClientGone from None
             ended = patience.ended if self.sent else patience.ended and CONNECT_TIMEOUT

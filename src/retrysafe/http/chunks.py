@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from retrysafe.http import commit_guard
+from retrysafe.http import commit_watch
 from retrysafe.http.bodies import Body
 from retrysafe.http.exchange import SYNC_PORT, AnswerInstead, Capture, Exchange
 from retrysafe.http.guard import RETURNED, Course, Guard
@@ -61,11 +61,11 @@ class ChunkedExchange(Exchange):
         try:
             instead = run_without_loop(self.attempt(run))
         except BaseException:
-            commit_guard.forget()
+            commit_watch.forget()
             raise
         if instead is None:
             return found[0]
-        commit_guard.forget()
+        commit_watch.forget()
         return self.guard.answer(instead) if isinstance(instead, Refusal) else instead
 
 
@@ -136,7 +136,7 @@ class Chunks:
             self._close_chunks()
 
     def _close_chunks(self) -> None:
-        commit_guard.forget()
+        commit_watch.forget()
         close = getattr(self._response.chunks, "close", None)
         if close is not None:
             close()

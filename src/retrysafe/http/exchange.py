@@ -38,9 +38,9 @@ from typing import NoReturn, Protocol
 
 from retrysafe.claims.claim import Claim
 from retrysafe.errors import RetrysafeError, RetryTransaction
-from retrysafe.http import commit_guard, nested
+from retrysafe.http import commit_watch, nested
 from retrysafe.http.bodies import Body
-from retrysafe.http.commit_guard import CommitWatch, Phase
+from retrysafe.http.commit_watch import CommitWatch, Phase
 from retrysafe.http.guard import RETURNED, Course, Guard
 from retrysafe.http.messages import Headers, Request, Response, is_endless
 from retrysafe.http.problems import Refusal
@@ -326,7 +326,7 @@ def _watch_commits(claim: Claim, address: str) -> CommitWatch | None:
     from retrysafe.http import sessions
 
     sessions.listen()
-    return commit_guard.watch(claim, address)
+    return commit_watch.watch(claim, address)
 
 
 class UnaryExchange(Exchange):
@@ -355,4 +355,4 @@ class UnaryExchange(Exchange):
         try:
             return await self.attempt(run)
         finally:
-            commit_guard.forget()  # the task, or thread, may go on to serve another request
+            commit_watch.forget()  # the task, or thread, may go on to serve another request

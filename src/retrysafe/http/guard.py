@@ -17,7 +17,7 @@ from retrysafe.claims.claim import Claim
 from retrysafe.claims.observers import logger
 from retrysafe.claims.responses import OPERATION, ResponseCodec
 from retrysafe.errors import InvalidKey, LeaseLost, Postponed, RetrysafeError, StoreMisconfigured, StoreUnavailable
-from retrysafe.http import keys, principals, workers
+from retrysafe.http import key_header, principals, worker_count
 from retrysafe.http.bodies import Body, without_boundary
 from retrysafe.http.messages import (
     REDIRECTS,
@@ -98,7 +98,7 @@ class Guard:
         self.principal: Callable[..., Any] | None = None if isinstance(principal, str) else principal
         """Finds whose a request is; None: all clients have one space of keys."""
         boundary.entrypoint.take_operation(OPERATION, "HTTP requests", key=f"{self.policy.header} of the request")
-        workers.warn_of_memory(boundary.entrypoint)
+        worker_count.warn_of_memory(boundary.entrypoint)
 
     def under(self, need: Need, options: Options) -> Guard:
         """The guard of one route: this one's boundary and principal, its options but for ``options``.
@@ -146,9 +146,9 @@ class Guard:
         if need == "off":
             return None
         try:
-            key = keys.parse(request.fields.get(self.key_field, ()), policy.key_syntax, policy.header)
+            key = key_header.parse(request.fields.get(self.key_field, ()), policy.key_syntax, policy.header)
             if key is not None and policy.key_policy != "any":
-                keys.check(key, policy.key_policy)
+                key_header.check(key, policy.key_policy, policy.header)
         except InvalidKey as error:
             raise Refusal("key-invalid", f"{error.detail} Nothing was done.") from error
         if key is None and need == "required":

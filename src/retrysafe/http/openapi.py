@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Any
 
 from retrysafe.http.guard import Guard
-from retrysafe.http.keys import ULID, KeyPolicy
+from retrysafe.http.key_header import ULID, KeyPolicy
 from retrysafe.http.messages import MARKER
 from retrysafe.http.problems import PROBLEMS
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack, get_args
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.http.keys import HEADER, KeyPolicy, KeySyntax, field_name
+from retrysafe.http.key_header import HEADER, KeyPolicy, KeySyntax, field_name
 from retrysafe.http.problems import BASE
 from retrysafe.http.routes import NEEDS, Need, Routes
 from retrysafe.protocol.options import refuse_unknown

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from retrysafe.backends.commands import PROGRAM, Commands
 from retrysafe.claims.observers import logger
+from retrysafe.claims.waiting import RETRY_AFTER
 from retrysafe.errors import (
     InProgress,
     InvalidKey,
@@ -40,7 +41,7 @@ class Problem(NamedTuple):
     detail: str
     safe_new_key: bool
     """True if the client may start over with a new key without the risk of a second effect."""
-    retry_after: int | None = None
+    retry_after: float | None = None
     """Seconds after which the same key may be tried again, where that helps."""
 
 
@@ -66,7 +67,7 @@ PROBLEMS: dict[str, Problem] = {
         "A request with this Idempotency-Key is in progress",
         "Ask again with the same key: you will get its response. A new key could do the work twice.",
         safe_new_key=False,
-        retry_after=1,
+        retry_after=RETRY_AFTER,
     ),
     "result-unavailable": Problem(
         409,

@@ -10,7 +10,7 @@ from sqlalchemy.exc import ArgumentError, InvalidRequestError
 from sqlalchemy.orm import Session, SessionTransaction
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.http.commit_guard import find_watch
+from retrysafe.http.commit_watch import find_watch
 
 
 @cache

@@ -14,7 +14,7 @@ from retrysafe.backends.sql.outbox_operating import OperableSqlOutbox
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.messaging.inbox.operator import Consuming
 from retrysafe.messaging.relay.procedures import GONE, OutboxStatus, standing
-from retrysafe.protocol.requests import Steps, ask
+from retrysafe.protocol.requests import Program, ask
 
 STALLED = 60.0
 """Seconds after which a due message that has not left needs a person."""
@@ -81,7 +81,7 @@ class Messages(NamedTuple):
     inboxes: list[Consuming]
 
 
-def messages_of(backend: Backend) -> Steps[Messages]:
+def messages_of(backend: Backend) -> Program[Messages]:
     """Look at the messages of a store, without making tables in a SQLite file."""
     store, outbox, inboxes = backend.store, None, list[Consuming]()
     if isinstance(store, SqlStore):

@@ -14,7 +14,7 @@ from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.protocol.events import Observer
-from retrysafe.protocol.requests import Steps
+from retrysafe.protocol.requests import Program
 
 R = TypeVar("R")
 PAGE = 200
@@ -32,7 +32,7 @@ class Operating:
 
     # ------------------------------------------------------------ how
 
-    def _do(self, steps: Steps[R], *, own: bool = False) -> R:
+    def _do(self, steps: Program[R], *, own: bool = False) -> R:
         if self._runner is not None:
             return self._runner.run(self._ado(steps, own=own))
         if not own:
@@ -40,13 +40,13 @@ class Operating:
         with self._backend.ready().transaction() as opened:
             return run(steps, opened.execute)
 
-    async def _ado(self, steps: Steps[R], *, own: bool) -> R:
+    async def _ado(self, steps: Program[R], *, own: bool) -> R:
         if not own:
             return await self._backend.arun(steps)
         async with (await self._backend.aready()).transaction() as opened:
             return await arun(steps, opened.execute)
 
-    def look(self, at: Callable[[Backend], Steps[R]]) -> R:
+    def look(self, at: Callable[[Backend], Program[R]]) -> R:
         """Drive a program that reads."""
         return self._do(at(self._backend))
 

@@ -134,7 +134,7 @@ class Secrets:
         self._by_head = {_head_of(secret): _key_of(secret) for secret in secrets} | {bytes((KEYED,)): None}
         self._head, self._key = next(iter(self._by_head.items()))
 
-    def keyed(self, given: Fingerprint, record_key: bytes) -> bytes:
+    def hashed_for(self, given: Fingerprint, record_key: bytes) -> bytes:
         """The fingerprint that is stored with a record."""
         return _key_parts(given, self._head, self._key, record_key)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from retrysafe.errors import ConfigurationError, SchemaOutdated, StoreUnavailable
-from retrysafe.protocol.requests import Ask, Query, Rows, Steps, ask
+from retrysafe.protocol.requests import Ask, Program, Query, Rows, ask, nothing
 from retrysafe.protocol.store import RotatingStore, TransactionalStore
 
 
@@ -18,7 +18,7 @@ class Migration(NamedTuple):
     statements: tuple[str, ...]
 
 
-Postponed = Callable[[str], Steps[bool]]
+Postponed = Callable[[str], Program[bool]]
 """Asks whether a statement is left for later, when it can be done beside the traffic."""
 
 
@@ -26,12 +26,12 @@ Postponed = Callable[[str], Steps[bool]]
 class CreatedStore(Protocol):
     """A store that knows by itself how it is created, without SQL."""
 
-    def create(self) -> Steps[list[Migration]]:
+    def create(self) -> Program[list[Migration]]:
         """Create what is missing; return what was done."""
         ...
 
 
-def schema_version(store: TransactionalStore) -> Steps[int]:
+def schema_version(store: TransactionalStore) -> Program[int]:
     """Return the schema's version, 0 when there is none."""
     version: int | None = None
     for request in store.schema_version():
@@ -41,7 +41,7 @@ def schema_version(store: TransactionalStore) -> Steps[int]:
     return version or 0
 
 
-def require(store: TransactionalStore, needed: int, migrate_with: str) -> Steps[None]:
+def require(store: TransactionalStore, needed: int, migrate_with: str) -> Program[None]:
     """Raise `SchemaOutdated`, naming the command that helps, unless the schema is new enough."""
     version = yield from schema_version(store)
     if version < needed:
@@ -50,7 +50,7 @@ def require(store: TransactionalStore, needed: int, migrate_with: str) -> Steps[
         raise SchemaOutdated(f"The store has {found}. Run:  {migrate_with}")
 
 
-def check_partitions(store: RotatingStore, wanted: int) -> Steps[None]:
+def check_partitions(store: RotatingStore, wanted: int) -> Program[None]:
     """Refuse to change how the records of an existing table are spread."""
     found = len((yield from ask(store.partitions())))
     if found != wanted:
@@ -69,7 +69,7 @@ def migrate(
     *,
     bounds: Query | None = None,
     postponed: Postponed | None = None,
-) -> Steps[list[Migration]]:
+) -> Program[list[Migration]]:
     """Apply the migrations that are missing, all in one transaction where the database can; return them.
 
     ``lock`` keeps two migrating processes apart where opening a transaction does not; ``unlock`` gives it
@@ -78,46 +78,42 @@ def migrate(
     """
     yield from ask(store.begin())
     if bounds is not None:
-        yield from ask(Ask(bounds, _ignore))
+        yield from ask(Ask(bounds, nothing))
     if lock is not None:
         yield from ask(Ask(lock, _lock))
     try:
         missing = yield from apply(store, migrations, postponed)
     except Exception:
         if unlock is not None:
-            yield from ask(Ask(unlock, _ignore))
+            yield from ask(Ask(unlock, nothing))
         raise
     yield from ask(store.commit())
     if unlock is not None:
-        yield from ask(Ask(unlock, _ignore))
+        yield from ask(Ask(unlock, nothing))
     return missing
 
 
 def apply(
     store: TransactionalStore, migrations: Sequence[Migration], postponed: Postponed | None = None
-) -> Steps[list[Migration]]:
+) -> Program[list[Migration]]:
     """Apply the migrations that are missing, in the transaction that is open; return them."""
     version = yield from schema_version(store)
     missing = [migration for migration in migrations if migration.version > version]
     for migration in missing:
         for statement in migration.statements:
             if postponed is None or not (yield from postponed(statement)):
-                yield from ask(Ask(Query(statement, {}, patient=True), _ignore))
+                yield from ask(Ask(Query(statement, {}, patient=True), nothing))
         yield from note(migration)
     return missing
 
 
-def note(migration: Migration) -> Steps[None]:
+def note(migration: Migration) -> Program[None]:
     """Write into the schema's own table that a migration is applied."""
     statement = "INSERT INTO retrysafe_schema (version, name) VALUES (:version, :name)"
-    yield from ask(Ask(Query(statement, {"version": migration.version, "name": migration.name}), _ignore))
+    yield from ask(Ask(Query(statement, {"version": migration.version, "name": migration.name}), nothing))
 
 
 def _lock(answer: Rows) -> None:
     """A lock that is the result of a function: 0 means that another session kept it too long."""
     if answer.rows and answer.rows[0][0] == 0:
         raise StoreUnavailable("Another process is migrating, and did not end in time. Nothing was changed.")
-
-
-def _ignore(answer: object) -> None:
-    return None

@@ -22,8 +22,9 @@ turns that answer into one of these:
     any other record                        what `decide` says: replay, reuse, busy, doubt, expired; or go on
 
 A record that can be taken (it was released, has lapsed with keyed effects, or is past its window) is taken with a
-higher token. One that has lapsed with external effects is first marked unknown. Both writes are conditional on the
-record as it was seen, so of several attempts one succeeds; `claim_again` lets the others look again, `ROUNDS` times.
+higher token. One that has lapsed with external or transactional effects is first marked unknown. Both writes are
+conditional on the record as it was seen, so of several attempts one succeeds; `claim_again` lets the others look again,
+`ROUNDS` times.
 
 How lost replies are recognised
 -------------------------------
@@ -64,7 +65,7 @@ from retrysafe.protocol.records import (
     StoredResult,
     Tally,
 )
-from retrysafe.protocol.requests import Ask, Steps, ask
+from retrysafe.protocol.requests import Ask, Program, ask
 from retrysafe.protocol.retry_table import in_doubt
 from retrysafe.protocol.store import BatchStore, CountingStore, OperableStore, Removal, Store, TransactionalStore
 from retrysafe.protocol.transitions import RULES, Transition
@@ -97,7 +98,7 @@ _SETTLED = (Decision.REPLAY, Decision.REPLAY_FAILURE, Decision.REUSED, Decision.
 _UNDECIDED = (Decision.TAKE, Decision.SUSPECT)
 
 
-def claim(store: Store, request: ClaimRequest) -> Steps[ClaimResult]:
+def claim(store: Store, request: ClaimRequest) -> Program[ClaimResult]:
     """Claim the key, or return the reason why it cannot be claimed."""
     refusal = None if request.quota is None else (yield from _check_quota(store, request))
     if refusal is not None:
@@ -134,7 +135,7 @@ def outcome_if_settled(request: ClaimRequest, record: Record | None) -> NotWon |
     return NotWon(decision, record) if decision in _SETTLED else None
 
 
-def claim_again(store: Store, request: ClaimRequest, met: Record) -> Steps[ClaimResult]:
+def claim_again(store: Store, request: ClaimRequest, met: Record) -> Program[ClaimResult]:
     """Take a record, or mark its lapsed attempt as in doubt, and look again after a lost race."""
     again = not request.transactional
     seen: Record | None = None
@@ -147,7 +148,7 @@ def claim_again(store: Store, request: ClaimRequest, met: Record) -> Steps[Claim
                 assert isinstance(won, Won), "the store has given another record than the one that it has written"
                 return won
         else:
-            yield from ask(store.resolve(met, Transition.SUSPECT, None, request.clocks), again=again)
+            yield from suspect(store, met, request.clocks, again=again)
         if left:
             found = judge_claim(request, (yield from ask(store.claim(request), again=again)), seen)
             if not isinstance(found, Record):
@@ -156,7 +157,7 @@ def claim_again(store: Store, request: ClaimRequest, met: Record) -> Steps[Claim
     return NotWon(Decision.BUSY, None)
 
 
-def _check_quota(store: Store, request: ClaimRequest) -> Steps[QuotaRefusal | None]:
+def _check_quota(store: Store, request: ClaimRequest) -> Program[QuotaRefusal | None]:
     """Check the quota before a claim that cannot do so itself; a key that has a record needs no room."""
     for admission in store.admit(request):
         refusal = yield from ask(admission, again=True)
@@ -168,14 +169,14 @@ def _check_quota(store: Store, request: ClaimRequest) -> Steps[QuotaRefusal | No
 # ---------------------------------------------------------------- ending an attempt
 
 
-def settle(store: Store, held: Ownership, event: Transition, result: StoredResult | None = None) -> Steps[bool]:
+def settle(store: Store, held: Ownership, event: Transition, result: StoredResult | None = None) -> Program[bool]:
     """Settle the record by its owner; False when another attempt owns it."""
     if (yield from ask(store.settle(held, event, result), again=not held.transactional)):
         return True
     return (yield from is_settled(store, held, event, result))
 
 
-def is_settled(store: Store, held: Ownership, event: Transition, result: StoredResult | None) -> Steps[bool]:
+def is_settled(store: Store, held: Ownership, event: Transition, result: StoredResult | None) -> Program[bool]:
     """Tell whether the owner has settled its record already, so that only the reply was lost.
 
     It has if the record is where it should be, by this attempt and token and with this result.
@@ -189,7 +190,9 @@ def is_settled(store: Store, held: Ownership, event: Transition, result: StoredR
     )
 
 
-def resolve(store: Store, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Steps[bool]:
+def resolve(
+    store: Store, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks
+) -> Program[bool]:
     """Settle an unknown record that is still as seen; False when it has changed meanwhile.
 
     A lost reply is read back: the record as it would be by this, one version on, was settled by this.
@@ -213,12 +216,12 @@ def resolve(store: Store, seen: Record, event: Transition, result: StoredResult 
     )
 
 
-def suspect(store: Store, seen: Record, clocks: Clocks) -> Steps[bool]:
+def suspect(store: Store, seen: Record, clocks: Clocks, *, again: bool = False) -> Program[bool]:
     """Mark an attempt whose lease has lapsed as in doubt; False when the record has changed meanwhile."""
-    return (yield from ask(store.resolve(seen, Transition.SUSPECT, None, clocks)))
+    return (yield from ask(store.resolve(seen, Transition.SUSPECT, None, clocks), again=again))
 
 
-def read(store: Store, key: bytes) -> Steps[Record | None]:
+def read(store: Store, key: bytes) -> Program[Record | None]:
     """Return the record of a key."""
     return (yield from ask(store.read(key), again=True))
 
@@ -226,7 +229,7 @@ def read(store: Store, key: bytes) -> Steps[Record | None]:
 # ---------------------------------------------------------------- keeping leases alive
 
 
-def renew(store: Store, held: Sequence[Ownership]) -> Steps[set[Ownership]]:
+def renew(store: Store, held: Sequence[Ownership]) -> Program[set[Ownership]]:
     """Extend the leases of held claims; return those that are still held."""
     kept: set[Ownership] = set()
     for renewal in renewals(store, held):
@@ -234,7 +237,7 @@ def renew(store: Store, held: Sequence[Ownership]) -> Steps[set[Ownership]]:
     return kept
 
 
-def renewals(store: Store, held: Sequence[Ownership]) -> list[Steps[set[Ownership]]]:
+def renewals(store: Store, held: Sequence[Ownership]) -> list[Program[set[Ownership]]]:
     """Extend the leases of held claims; each program returns those of its claims that are still held.
 
     They are separate programs so that a server which does not answer for some keys does not delay the others. No ask
@@ -249,14 +252,14 @@ def renewals(store: Store, held: Sequence[Ownership]) -> list[Steps[set[Ownershi
     return [_renewal(request, batch) for batch in batches for request in store.renew(list(batch.values()))]
 
 
-def _renewal(request: Ask[set[bytes]], batch: Mapping[bytes, Ownership]) -> Steps[set[Ownership]]:
+def _renewal(request: Ask[set[bytes]], batch: Mapping[bytes, Ownership]) -> Program[set[Ownership]]:
     return {batch[key] for key in (yield from ask(request))}
 
 
 # ---------------------------------------------------------------- the boundary's own transactions
 
 
-def open_claim(store: TransactionalStore, request: ClaimRequest) -> Steps[ClaimResult]:
+def open_claim(store: TransactionalStore, request: ClaimRequest) -> Program[ClaimResult]:
     """Begin, claim, and mark the savepoint; roll back when the claim is not won."""
     yield from ask(store.begin())
     outcome = yield from claim(store, request)
@@ -267,7 +270,7 @@ def open_claim(store: TransactionalStore, request: ClaimRequest) -> Steps[ClaimR
     return outcome
 
 
-def find_frozen_snapshot(store: TransactionalStore) -> Steps[str | None]:
+def find_frozen_snapshot(store: TransactionalStore) -> Program[str | None]:
     """The isolation level, if under it a waiting duplicate cannot see what was committed meanwhile; else None."""
     for request in store.isolation():
         level = yield from ask(request)
@@ -278,7 +281,7 @@ def find_frozen_snapshot(store: TransactionalStore) -> Steps[str | None]:
 
 def conclude(
     store: TransactionalStore, held: Ownership, verdict: Settlement, result: StoredResult | None
-) -> Steps[bool]:
+) -> Program[bool]:
     """End an own transaction; False when its record is no longer in it.
 
     That happens when the handler has committed or rolled back by itself.
@@ -305,7 +308,7 @@ class ClaimedBatch(NamedTuple):
     held: list[Ownership]
 
 
-def open_many(store: BatchStore, requests: Sequence[ClaimRequest]) -> Steps[ClaimedBatch]:
+def open_many(store: BatchStore, requests: Sequence[ClaimRequest]) -> Program[ClaimedBatch]:
     """Begin, and claim all keys that have no record.
 
     For a key that another transaction is claiming, or that has a record, nothing is written. Its decision is BUSY, or
@@ -329,7 +332,7 @@ def open_many(store: BatchStore, requests: Sequence[ClaimRequest]) -> Steps[Clai
     return ClaimedBatch(decisions, held)
 
 
-def conclude_many(store: BatchStore, held: Sequence[Ownership], result: StoredResult) -> Steps[bool]:
+def conclude_many(store: BatchStore, held: Sequence[Ownership], result: StoredResult) -> Program[bool]:
     """Complete the keys and commit; roll back and return False when the transaction no longer holds all of them."""
     if held and (yield from ask(store.complete_many(held, result))) != len(held):
         yield from ask(store.rollback())
@@ -338,7 +341,7 @@ def conclude_many(store: BatchStore, held: Sequence[Ownership], result: StoredRe
     return True
 
 
-def doubt_many(store: BatchStore, held: Sequence[Ownership]) -> Steps[None]:
+def doubt_many(store: BatchStore, held: Sequence[Ownership]) -> Program[None]:
     """Mark the records that a handler has committed by itself as unknown."""
     for one in held:
         yield from ask(store.settle(one._replace(transactional=False), Transition.DOUBT, None))
@@ -358,12 +361,12 @@ class Change(NamedTuple):
     record: Record | None
 
 
-def page(store: OperableStore, wanted: Filter, cursor: str | None, limit: int = PAGE) -> Steps[Page]:
+def page(store: OperableStore, wanted: Filter, cursor: str | None, limit: int = PAGE) -> Program[Page]:
     """Return a page of the selected records, without their results."""
     return (yield from ask(store.scan(wanted, cursor, limit)))
 
 
-def count(store: OperableStore, wanted: Filter, most: int) -> Steps[Count]:
+def count(store: OperableStore, wanted: Filter, most: int) -> Program[Count]:
     """Count the selected records among the first ``most`` that the store looks at; where it cannot, by reading them."""
     if isinstance(store, CountingStore):
         total, capped = 0, False
@@ -380,7 +383,7 @@ def count(store: OperableStore, wanted: Filter, most: int) -> Steps[Count]:
     return Count(counted, capped=True)
 
 
-def find(store: OperableStore, wanted: Filter, limit: int) -> Steps[list[Record]]:
+def find(store: OperableStore, wanted: Filter, limit: int) -> Program[list[Record]]:
     """Return up to ``limit`` selected records, without their results."""
     found: list[Record] = []
     cursor: str | None = None
@@ -393,7 +396,7 @@ def find(store: OperableStore, wanted: Filter, limit: int) -> Steps[list[Record]
     return found[:limit]
 
 
-def tally(store: OperableStore) -> Steps[list[Tally]]:
+def tally(store: OperableStore) -> Program[list[Tally]]:
     """Count the records by boundary and reported state; where the store cannot, by reading them all."""
     asks = store.tally()
     if not asks:
@@ -404,7 +407,7 @@ def tally(store: OperableStore) -> Steps[list[Tally]]:
     return counted
 
 
-def _tally_by_scan(store: OperableStore) -> Steps[list[Tally]]:
+def _tally_by_scan(store: OperableStore) -> Program[list[Tally]]:
     counts: dict[tuple[str, EffectiveState], tuple[int, Micros, Micros]] = {}
     cursor: str | None = None
     while True:
@@ -426,7 +429,7 @@ def settle_doubt(
     *,
     clocks: Clocks | None = None,
     attempt: str | None = None,
-) -> Steps[Change]:
+) -> Program[Change]:
     """Settle a key whose outcome is unknown, or whose attempt died in doubt, unless another attempt owns it by now.
 
     Without ``clocks`` the record keeps those that it was last written with.
@@ -445,7 +448,7 @@ def settle_doubt(
     return Change(False, (yield from read(store, key)))
 
 
-def expire_seen(store: Store, seen: Record, *, forget: bool = False) -> Steps[Change]:
+def expire_seen(store: Store, seen: Record, *, forget: bool = False) -> Program[Change]:
     """End the window of a settled record that is still as seen."""
     if (yield from expire(store, seen, forget=forget)):
         return Change(True, seen)
@@ -457,13 +460,13 @@ def clocks_of(record: Record) -> Clocks:
     return Clocks(lease=0, window=record.expires - record.updated, memory=record.tombstone_until - record.updated)
 
 
-def expire(store: Store, seen: Record, *, forget: bool = False) -> Steps[bool]:
+def expire(store: Store, seen: Record, *, forget: bool = False) -> Program[bool]:
     """End the window of a settled record now, and with ``forget`` the memory of its key; False when it has changed."""
     memory = 0 if forget else max(seen.tombstone_until - seen.now, 0)
     return (yield from ask(store.resolve(seen, Transition.EXPIRE, None, Clocks(lease=0, window=0, memory=memory))))
 
 
-def examine(store: OperableStore) -> Steps[list[Finding]]:
+def examine(store: OperableStore) -> Program[list[Finding]]:
     """Look at the server's settings."""
     found: list[Finding] = []
     for request in store.examine():
@@ -474,7 +477,7 @@ def examine(store: OperableStore) -> Steps[list[Finding]]:
 # ---------------------------------------------------------------- sweeping
 
 
-def sweep(store: Store, limit: int, repaired: Callable[[int], object] = int) -> Steps[int]:
+def sweep(store: Store, limit: int, repaired: Callable[[int], object] = int) -> Program[int]:
     """Remove up to ``limit`` forgotten records; return the number of removed ones, and tell of repaired ones."""
     gone = 0
     requests: Iterable[Ask[Any]] = store.sweep(limit)
@@ -487,7 +490,7 @@ def sweep(store: Store, limit: int, repaired: Callable[[int], object] = int) -> 
     return gone
 
 
-def forgotten(store: OperableStore, limit: int) -> Steps[list[Record]]:
+def forgotten(store: OperableStore, limit: int) -> Program[list[Record]]:
     """Return up to ``limit`` forgotten records, to be archived and then removed."""
     found: list[Record] = []
     for request in store.forgotten(limit):
@@ -495,7 +498,7 @@ def forgotten(store: OperableStore, limit: int) -> Steps[list[Record]]:
     return found
 
 
-def remove(store: OperableStore, seen: Sequence[Record]) -> Steps[int]:
+def remove(store: OperableStore, seen: Sequence[Record]) -> Program[int]:
     """Remove archived records; return their number. A record whose key was used again stays."""
     gone = 0
     for request in store.remove(seen):

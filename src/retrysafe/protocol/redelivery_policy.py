@@ -63,7 +63,7 @@ class Counts(NamedTuple):
     age: float = 0.0
 
 
-class Trials(NamedTuple):
+class RetryLimits(NamedTuple):
     """The limits of a message's attempts: those that end by an error, that end with their process, that meet a gap.
 
     ``grace``: seconds after which an attempt that has neither begun its work nor been withdrawn is over.
@@ -80,7 +80,7 @@ SUSPECT = "An attempt at it ended with its consumer."
 KILLS = "Every attempt to handle it ended with the end of its consumer."
 
 
-def crash_pause(counts: Counts, trials: Trials) -> float | None:
+def crash_pause(counts: Counts, trials: RetryLimits) -> float | None:
     """Tell whether a message was begun so often without an end that it seems to kill its consumers; None: it does not.
 
     Else the seconds to wait before that is certain: deliveries of one message that come together are begun together,
@@ -96,7 +96,7 @@ def is_suspect(counts: Counts) -> bool:
     return counts.started > counts.finished
 
 
-def after_failure(counts: Counts, trials: Trials, chance: float, *, gap: bool) -> float | None:
+def after_failure(counts: Counts, trials: RetryLimits, chance: float, *, gap: bool) -> float | None:
     """Seconds until a message is tried again whose attempt has just ended by an error; None: it is given up.
 
     ``chance`` is random in [0, 1). Half of the pause is certain, so that a failing message never storms.

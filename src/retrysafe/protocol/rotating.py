@@ -6,14 +6,14 @@ from typing import BinaryIO
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.records import Partition
-from retrysafe.protocol.requests import Ask, Steps, ask
+from retrysafe.protocol.requests import Ask, Program, ask
 from retrysafe.protocol.store import RotatingStore
 
 WORTH_IT = 0.5
 """A partition is rewritten when at least this share of it is forgotten."""
 
 
-def worth_rotating(store: RotatingStore) -> Steps[list[Partition]]:
+def worth_rotating(store: RotatingStore) -> Program[list[Partition]]:
     """The partitions of which enough is forgotten; there is nothing to do with the others."""
     partitions = yield from ask(store.partitions())
     if not partitions:
@@ -27,7 +27,7 @@ def worth_rotating(store: RotatingStore) -> Steps[list[Partition]]:
     return [partition for partition, share in zip(partitions, shares, strict=True) if share >= WORTH_IT]
 
 
-def rotate(store: RotatingStore, partition: Partition, spool: BinaryIO) -> Steps[int | None]:
+def rotate(store: RotatingStore, partition: Partition, spool: BinaryIO) -> Program[int | None]:
     """Rewrite one partition, in one transaction on a connection that is rolled back if it is left open.
 
     Return how many records went, or None when others work on the partition and it could not be locked soon.
@@ -52,7 +52,7 @@ def rotate(store: RotatingStore, partition: Partition, spool: BinaryIO) -> Steps
     return before - kept
 
 
-def _last(asks: list[Ask[int]]) -> Steps[int]:
+def _last(asks: list[Ask[int]]) -> Program[int]:
     answer = 0
     for request in asks:
         answer = yield from ask(request)

@@ -6,7 +6,8 @@ which is the record's ``created``; a key that is used again after its window beg
 of a choreographed saga, have the generation 0.
 
     state      written by
-    started    an external step, before its effect; a step in the caller's transaction after a takeover, before its work
+    started    a step that is external or has a compensation, before its effect; a step in the caller's transaction
+               after a takeover, before its work
     done       the end of a step, with its result
     undone     the end of its compensation, or one that came before the step itself
 
@@ -23,7 +24,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from retrysafe.errors import ConfigurationError, InProgress, LeaseLost, RetryTransaction
 from retrysafe.protocol.keys import check_name
 from retrysafe.protocol.records import Filter, Micros, Ownership, Record, StoredResult
-from retrysafe.protocol.requests import Ask, Steps, ask
+from retrysafe.protocol.requests import Ask, Program, ask
 
 
 class StepState(StrEnum):
@@ -47,7 +48,8 @@ class Act(StrEnum):
 
     RUN = "run it"
     REPLAY = "its outcome is there"
-    DOUBT = "it may have happened: ask the probe, else it is unknown"
+    FIND_OUT = "it may have happened: run it again under its keys; an external step asks its probe, else it is unknown"
+    DOUBT = "it may have happened: it is unknown"
     REFUSE = "it arrives after its compensation"
     STOP = "go no further: go back"
     RECORD = "there is nothing to undo: record that, and a later attempt to do it is refused"
@@ -55,11 +57,11 @@ class Act(StrEnum):
 
 MEETS: dict[tuple[StepState | None, Aim], Act] = {
     (None, Aim.DO): Act.RUN,
-    (StepState.STARTED, Aim.DO): Act.DOUBT,
+    (StepState.STARTED, Aim.DO): Act.FIND_OUT,
     (StepState.DONE, Aim.DO): Act.REPLAY,
     (StepState.UNDONE, Aim.DO): Act.REFUSE,
     (None, Aim.REDO): Act.STOP,
-    (StepState.STARTED, Aim.REDO): Act.DOUBT,
+    (StepState.STARTED, Aim.REDO): Act.FIND_OUT,
     (StepState.DONE, Aim.REDO): Act.REPLAY,
     (StepState.UNDONE, Aim.REDO): Act.REPLAY,
     (None, Aim.UNDO): Act.RECORD,
@@ -197,7 +199,7 @@ class RunStore(StepStore, Protocol):
         ...
 
 
-def read(store: StepStore, work: Work) -> Steps[list[StepRow]]:
+def read(store: StepStore, work: Work) -> Program[list[StepRow]]:
     """Read the rows of a work."""
     found: list[StepRow] = []
     for request in store.rows(work):
@@ -205,7 +207,7 @@ def read(store: StepStore, work: Work) -> Steps[list[StepRow]]:
     return found
 
 
-def insert(store: StepStore, work: Work, row: StepRow, *, joined: bool = False) -> Steps[StepRow | None]:
+def insert(store: StepStore, work: Work, row: StepRow, *, joined: bool = False) -> Program[StepRow | None]:
     """Write the first row of a step; or return the row that is there, of the attempt that was first.
 
     In the caller's transaction a row that is there raises `RetryTransaction`: what the step wrote must not stay beside
@@ -224,7 +226,7 @@ def insert(store: StepStore, work: Work, row: StepRow, *, joined: bool = False) 
     return None if found == row._replace(token=work.token) and not joined else found  # the reply was lost
 
 
-def change(store: StepStore, work: Work, row: StepRow, before: StepState, *, joined: bool = False) -> Steps[StepRow]:
+def change(store: StepStore, work: Work, row: StepRow, before: StepState, *, joined: bool = False) -> Program[StepRow]:
     """Write the next state of a row; raises `LeaseLost` when a later attempt has it."""
     written = row._replace(token=work.token)
     if not (yield from ask(store.change(work, row, before), again=not joined)):
@@ -234,7 +236,7 @@ def change(store: StepStore, work: Work, row: StepRow, before: StepState, *, joi
     return written
 
 
-def sweep(store: StepStore, limit: int) -> Steps[int]:
+def sweep(store: StepStore, limit: int) -> Program[int]:
     """Remove up to ``limit`` rows whose record is gone; return the number of removed ones."""
     gone = 0
     for request in store.sweep(limit):

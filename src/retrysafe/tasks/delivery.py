@@ -47,7 +47,7 @@ from retrysafe.messaging.inbox.stalls import Stalls
 from retrysafe.protocol.fingerprint import UNCHECKED
 from retrysafe.protocol.messages import Envelope
 from retrysafe.protocol.options import refuse_unknown
-from retrysafe.protocol.redelivery_policy import Counts, HandleResult, MessageOutcome, Trials
+from retrysafe.protocol.redelivery_policy import Counts, HandleResult, MessageOutcome, RetryLimits
 
 if TYPE_CHECKING:
     from retrysafe.claims.declaration import Safety
@@ -166,9 +166,9 @@ class TaskAttempt(InboxAttempt):
         """The result that is stored."""
         return answer
 
-    def before(self, counts: Counts) -> HandlerOutcome | None:
+    def decide_to_try(self, counts: Counts) -> HandlerOutcome | None:
         """A task that lies in the dead letters is judged by its record: its key may have been settled meanwhile."""
-        return super().before(counts._replace(dead=False))
+        return super().decide_to_try(counts._replace(dead=False))
 
     def after(self, claim: Claim) -> HandlerOutcome:
         """The outcome after the claim was left without an error."""
@@ -199,11 +199,11 @@ class TaskHandler(Handler[..., Any]):
         self.call: Callable[..., Any] = boundary.once(key=key, operation=name, **of_once)(function)
         """The function for callers in this process, guarded as any other."""
         self._guarded, self._source = entry.guarded[name], source
-        limits = options.get("max_attempts", _ANY_NUMBER), options.get("max_crashes", Trials().max_crashes)
+        limits = options.get("max_attempts", _ANY_NUMBER), options.get("max_crashes", RetryLimits().max_crashes)
         numbers: tuple[object, ...] = limits
         if not all(isinstance(one, int) and one >= 1 for one in numbers):
             raise ConfigurationError("max_attempts= and max_crashes= are numbers from 1.")
-        trials = Trials(*limits, grace=Trials().grace + entry.patience)
+        trials = RetryLimits(*limits, grace=RetryLimits().grace + entry.patience)
         wanted = Function(lambda call: function(*call.args, **call.kwargs), None, is_coroutine_function(function))
         setting = HandlerSettings(entry, name, wanted, trials, True, (), Stalls(0.0, time.monotonic))
         given = options.get("dead_letter_store")

@@ -19,7 +19,7 @@ from retrysafe.protocol.records import (
     Record,
     StoredResult,
 )
-from retrysafe.protocol.requests import Steps
+from retrysafe.protocol.requests import Program
 from retrysafe.protocol.store import OperableStore
 from retrysafe.protocol.transitions import Transition
 
@@ -35,11 +35,11 @@ class Harness(Protocol):
         """The store under test."""
         ...
 
-    def do(self, program: Steps[Any]) -> Any:
+    def do(self, program: Program[Any]) -> Any:
         """Drive a program on the executor under test."""
         ...
 
-    def race(self, programs: Sequence[Steps[Any]]) -> list[Any]:
+    def race(self, programs: Sequence[Program[Any]]) -> list[Any]:
         """Drive programs at once, each on a connection of its own; return their outcomes in order."""
         ...
 

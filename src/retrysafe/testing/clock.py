@@ -16,11 +16,11 @@ from retrysafe.boundary import Boundary
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.durations import micros
 from retrysafe.protocol.records import Duration, Record
-from retrysafe.protocol.requests import Steps
+from retrysafe.protocol.requests import Program
 from retrysafe.protocol.store import OperableStore
 from retrysafe.testing.time_travel import elapse_all, lapse
 
-Program = Callable[[OperableStore, list[str] | None], Steps[list[Record]]]
+MakeProgram = Callable[[OperableStore, list[str] | None], Program[list[Record]]]
 
 
 class _Place(NamedTuple):
@@ -63,7 +63,7 @@ class Clock:
         """`lapse` for async code."""
         return await self._ado(lapse)
 
-    def _do(self, program: Program) -> int:
+    def _do(self, program: MakeProgram) -> int:
         count = 0
         for backend, boundaries in self._places:
             if backend.serves_sync:
@@ -75,7 +75,7 @@ class Clock:
             count += len(records)
         return count
 
-    async def _ado(self, program: Program) -> int:
+    async def _ado(self, program: MakeProgram) -> int:
         count = 0
         for backend, boundaries in self._places:
             records = await arun(program(backend.store, boundaries), backend.aclient())
@@ -123,7 +123,7 @@ def _place(given: Any) -> _Place:
     return _Place(registry.connect(given), None)
 
 
-def _on_a_loop_of_its_own(backend: Backend, steps: Steps[list[Record]]) -> list[Record]:
+def _on_a_loop_of_its_own(backend: Backend, steps: Program[list[Record]]) -> list[Record]:
     """Drive a program of a store for async code alone in a thread, where no loop of the test's is in the way."""
 
     async def drive() -> list[Record]:
@@ -143,6 +143,6 @@ def _drop(near: ReadThroughCache, records: list[Record]) -> None:
         near.drop(record)
 
 
-def _elapsing(duration: Duration) -> Program:
+def _elapsing(duration: Duration) -> MakeProgram:
     passed = micros(duration, "duration")
     return lambda store, boundaries: elapse_all(store, passed, boundaries)

@@ -21,7 +21,7 @@ from retrysafe.protocol.procedures import (
     tally,
 )
 from retrysafe.protocol.records import EffectiveState, Filter, Page, State, StoredResult
-from retrysafe.protocol.requests import Steps, ask
+from retrysafe.protocol.requests import Program, ask
 from retrysafe.protocol.store import OperableStore
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing import quota_cases  # noqa: F401 - its cases are cases of the suite
@@ -361,7 +361,7 @@ def _by_pages(bench: Bench, wanted: Filter, size: int) -> list[bytes]:
             return keys
 
 
-def _scan(store: OperableStore, wanted: Filter, cursor: str | None, limit: int) -> Steps[Page]:
+def _scan(store: OperableStore, wanted: Filter, cursor: str | None, limit: int) -> Program[Page]:
     return (yield from ask(store.scan(wanted, cursor, limit)))
 
 

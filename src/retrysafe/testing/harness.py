@@ -14,7 +14,7 @@ from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.memory.store import MemoryClient, MemoryStore
 from retrysafe.backends.spec import StoreAccess
-from retrysafe.protocol.requests import Steps
+from retrysafe.protocol.requests import Program
 from retrysafe.protocol.store import OperableStore
 from retrysafe.testing.bench import Harness
 from retrysafe.testing.time_travel import elapse
@@ -36,15 +36,15 @@ class SyncHarness:
         """The store under test."""
         return self.backend.store
 
-    def do(self, program: Steps[Any]) -> Any:
+    def do(self, program: Program[Any]) -> Any:
         """Drive a program."""
         return run(program, self.backend.client())
 
-    def race(self, programs: Sequence[Steps[Any]]) -> list[Any]:
+    def race(self, programs: Sequence[Program[Any]]) -> list[Any]:
         """Drive programs at once, each on a thread of its own."""
         start = threading.Barrier(len(programs))
 
-        def one(program: Steps[Any]) -> Any:
+        def one(program: Program[Any]) -> Any:
             start.wait(_START)
             return self.do(program)
 
@@ -72,14 +72,14 @@ class AsyncHarness:
         """The store under test."""
         return self.backend.store
 
-    def do(self, program: Steps[Any]) -> Any:
+    def do(self, program: Program[Any]) -> Any:
         """Drive a program."""
         return self.loop.run_until_complete(self._do(program))
 
-    async def _do(self, program: Steps[Any]) -> Any:
+    async def _do(self, program: Program[Any]) -> Any:
         return await arun(program, self.backend.aclient())
 
-    def race(self, programs: Sequence[Steps[Any]]) -> list[Any]:
+    def race(self, programs: Sequence[Program[Any]]) -> list[Any]:
         """Drive programs at once, each in a task of its own."""
 
         async def all_of_them() -> list[Any]:

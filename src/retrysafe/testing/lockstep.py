@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from retrysafe.protocol.records import ClaimRequest, Clocks, Effects, Ownership, Record, StoredResult
-from retrysafe.protocol.requests import Ask, Steps, ask
+from retrysafe.protocol.requests import Ask, Program, ask
 from retrysafe.protocol.store import Store
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing.bench import Harness
@@ -67,11 +67,11 @@ def shape(record: Record | None) -> Shape | None:
     )
 
 
-def _put(request: Ask[Any]) -> Steps[Any]:
+def _put(request: Ask[Any]) -> Program[Any]:
     return (yield from ask(request))
 
 
-def _put_each(requests: Iterable[Ask[Any]]) -> Steps[list[Any]]:
+def _put_each(requests: Iterable[Ask[Any]]) -> Program[list[Any]]:
     answers: list[Any] = []
     for request in requests:
         answer = yield from ask(request)

@@ -15,7 +15,7 @@ from retrysafe.backends.time_travel import Aged
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.procedures import PAGE, clocks_of, resolve, suspect, sweep
 from retrysafe.protocol.records import EffectiveState, Filter, Micros, Record
-from retrysafe.protocol.requests import Steps, ask
+from retrysafe.protocol.requests import Program, ask
 from retrysafe.protocol.store import OperableStore
 from retrysafe.protocol.transitions import Transition
 
@@ -39,20 +39,22 @@ def age(store: object, keys: Collection[bytes], micros: Micros) -> Aged:
 # ---------------------------------------------------------------- programs
 
 
-def elapse(store: object, keys: Collection[bytes], micros: Micros) -> Steps[None]:
+def elapse(store: object, keys: Collection[bytes], micros: Micros) -> Program[None]:
     """Let time pass for some records."""
     for request in age(store, keys, micros):
         yield from ask(request)
 
 
-def elapse_all(store: OperableStore, micros: Micros, boundaries: Collection[str] | None = None) -> Steps[list[Record]]:
+def elapse_all(
+    store: OperableStore, micros: Micros, boundaries: Collection[str] | None = None
+) -> Program[list[Record]]:
     """Let time pass for every record of these boundaries, or of all; the records are returned as they were."""
     records = yield from find_all(store, boundaries)
     yield from elapse(store, [record.key for record in records], micros)
     return records
 
 
-def lapse(store: OperableStore, boundaries: Collection[str] | None = None) -> Steps[list[Record]]:
+def lapse(store: OperableStore, boundaries: Collection[str] | None = None) -> Program[list[Record]]:
     """Let time pass for every *running* record of these boundaries, or of all, until its lease has lapsed.
 
     It is as if the attempts had been frozen for so long. The records are returned as they were.
@@ -63,7 +65,7 @@ def lapse(store: OperableStore, boundaries: Collection[str] | None = None) -> St
     return running
 
 
-def clear(store: OperableStore, boundaries: Collection[str] | None = None) -> Steps[int]:
+def clear(store: OperableStore, boundaries: Collection[str] | None = None) -> Program[int]:
     """Forget every record of these boundaries, or of all, running ones too; returns how many there were."""
     yield from lapse(store, boundaries)
     for record in (yield from find_all(store, boundaries, {EffectiveState.LAPSED})):
@@ -83,7 +85,7 @@ def _beyond(store: OperableStore) -> Micros:
 
 def find_all(
     store: OperableStore, boundaries: Collection[str] | None = None, states: Iterable[EffectiveState] = ()
-) -> Steps[list[Record]]:
+) -> Program[list[Record]]:
     """Return every record that stands in one of these ways, once each."""
     records: dict[bytes, Record] = {}
     for boundary in [None] if boundaries is None else boundaries:

@@ -24,7 +24,7 @@ from retrysafe.http.client.hosts import address, origin_of, quote_key
 from retrysafe.http.client.operation import Pause, Refresh, Send
 from retrysafe.http.client.redirects import RequestTarget, follow
 from retrysafe.http.client.results import Failure, Kind, RetryVerdict, ServerAnswer, in_doubt, judge, may_repeat
-from retrysafe.http.keys import parse
+from retrysafe.http.key_header import parse
 from tests.http.client.senders import Time
 from tests.tables import each_row
 

@@ -28,7 +28,7 @@ from retrysafe.protocol.procedures import (
     sweep,
 )
 from retrysafe.protocol.records import Allowance, ClaimRequest, Clocks, Effects, Micros, Ownership, Record, StoredResult
-from retrysafe.protocol.requests import Ask, Steps
+from retrysafe.protocol.requests import Ask, Program
 from retrysafe.protocol.store import Cache, Store
 from retrysafe.protocol.transitions import Transition
 from tests.laboratory.simulation.chance import stream
@@ -66,22 +66,22 @@ def answer_of(said: HandlerSignals, result: Any) -> tuple[Transition, StoredResu
 class Parts(NamedTuple):
     """The parts under proof; a test replaces one part by a broken one to see it caught."""
 
-    claim: Callable[[Store, ClaimRequest], Steps[ClaimResult]] = claim
-    settle: Callable[[Store, Ownership, Transition, StoredResult | None], Steps[bool]] = settle
-    resolve: Callable[[Store, Record, Transition, StoredResult | None, Clocks], Steps[bool]] = resolve
-    renew: Callable[[Store, list[Ownership]], Steps[set[Ownership]]] = renew
-    sweep: Callable[[Store, int], Steps[int]] = sweep
-    forgotten: Callable[[Any, int], Steps[list[Record]]] = forgotten
-    remove: Callable[[Any, list[Record]], Steps[int]] = remove
-    read: Callable[[Store, bytes], Steps[Record | None]] = read
-    settle_doubt: Callable[..., Steps[Change]] = procedures.settle_doubt
-    expire: Callable[[Store, Record], Steps[Change]] = procedures.expire_seen
-    look: Callable[[Cache, ClaimRequest], Steps[tuple[NotWon | None, Micros]]] = caching.look
-    keep: Callable[[Cache, ClaimResult, Micros, Micros], Steps[None]] = caching.keep
-    drop: Callable[[Cache, Record, Micros], Steps[None]] = caching.drop
-    drop_again: Callable[[Cache, Record, Micros], Steps[None]] = caching.drop
-    migrate: Callable[..., Steps[Any]] = migrating.migrate
-    require: Callable[[Any, int, str], Steps[None]] = migrating.require
+    claim: Callable[[Store, ClaimRequest], Program[ClaimResult]] = claim
+    settle: Callable[[Store, Ownership, Transition, StoredResult | None], Program[bool]] = settle
+    resolve: Callable[[Store, Record, Transition, StoredResult | None, Clocks], Program[bool]] = resolve
+    renew: Callable[[Store, list[Ownership]], Program[set[Ownership]]] = renew
+    sweep: Callable[[Store, int], Program[int]] = sweep
+    forgotten: Callable[[Any, int], Program[list[Record]]] = forgotten
+    remove: Callable[[Any, list[Record]], Program[int]] = remove
+    read: Callable[[Store, bytes], Program[Record | None]] = read
+    settle_doubt: Callable[..., Program[Change]] = procedures.settle_doubt
+    expire: Callable[[Store, Record], Program[Change]] = procedures.expire_seen
+    look: Callable[[Cache, ClaimRequest], Program[tuple[NotWon | None, Micros]]] = caching.look
+    keep: Callable[[Cache, ClaimResult, Micros, Micros], Program[None]] = caching.keep
+    drop: Callable[[Cache, Record, Micros], Program[None]] = caching.drop
+    drop_again: Callable[[Cache, Record, Micros], Program[None]] = caching.drop
+    migrate: Callable[..., Program[Any]] = migrating.migrate
+    require: Callable[[Any, int, str], Program[None]] = migrating.require
     verdict: Callable[[Ending, ModeKind], Settlement] = outcomes.verdict
     answer_of: Callable[[HandlerSignals, Any], tuple[Transition, StoredResult | None] | None] = answer_of
     decode: Callable[[StoredResult, int], Any] = decode
@@ -177,7 +177,7 @@ class Stage:
         return b"v2 " + payload if self.fingerprints_differ and version > 1 else payload
 
 
-def on_connection(steps: Steps[R], who: str) -> Steps[R]:
+def on_connection(steps: Program[R], who: str) -> Program[R]:
     """Drive a program whose requests go to the schema, all on one connection."""
     try:
         put = next(steps)

@@ -133,7 +133,7 @@ class Kafka(OnARoad):
         declare(self.url, topics, partitions=1, settings={"max.message.bytes": str(LARGEST)})
 
     async def arrived(self) -> Sequence[Envelope]:
-        from retrysafe.messaging.brokers.kafka.envelope import envelope_from
+        from retrysafe.messaging.brokers.kafka.messages import envelope_from
 
         found = await asyncio.to_thread(every_record, self.url, self.topic)
         return [envelope_from(one.headers() or (), one.key(), one.value(), self.topic) for one in found]
@@ -221,7 +221,8 @@ class GuardedKafka(KafkaServer):
         given = AclBinding(
             kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, AclPermissionType.ALLOW
         )
-        for made in operator(self.url).create_acls([given]).values():
+        admin = operator(self.url)  # it must outlive its futures
+        for made in admin.create_acls([given]).values():
             made.result()
 
 

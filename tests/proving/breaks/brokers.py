@@ -25,7 +25,7 @@ BREAKS: list[Break] = [
     Break(
         "a commit whose answer was lost is taken for one that was not made",
         "messaging.brokers.kafka.offsets:KafkaState._resolve_doubt",
-        skipping("_owned", at=1) & skipping("return_to"),
+        skipping("_owned", at=3) & skipping("return_to"),
         (f"{KAFKA_TRANSACTIONS}::test_the_answer_to_a_commit_is_lost[True-True]",),
         rows=(7,),
     ),

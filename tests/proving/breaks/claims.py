@@ -123,7 +123,7 @@ BREAKS: list[Break] = [
             "    from retrysafe.protocol.transitions import first_claim\n"
             "    return Won(Ownership(request.key, request.attempt, 1, request.clocks, False), "
             "first_claim(request, 1), None)",
-            "judged",
+            "judge_claim",
         ),
         (
             f"{SQL_FAULTS}::TestDiskFull::test_it_is_refused_before_the_effect[keyed]",

@@ -267,7 +267,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "of two keys in one request the first is taken",
-        "http.keys:parse",
+        "http.key_header:parse",
         never("lines", "len"),
         (f"{KEYS}::test_k3_two_values_are_refused",),
     ),

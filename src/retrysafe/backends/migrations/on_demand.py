@@ -16,7 +16,7 @@ from functools import cache
 from retrysafe import lazy
 from retrysafe.backends import migrations
 from retrysafe.protocol.migrating import Migration, apply, note, schema_version
-from retrysafe.protocol.requests import Ask, Query, Rows, Steps, ask
+from retrysafe.protocol.requests import Ask, Program, Query, Rows, ask, nothing
 from retrysafe.protocol.store import TransactionalStore
 
 FEATURES = {
@@ -32,7 +32,7 @@ _RECORDS = ("retrysafe_schema", "retrysafe_records")
 _TABLES = "SELECT name FROM sqlite_master WHERE type = 'table'"
 
 
-def prepare(store: TransactionalStore, *, whole: bool) -> Steps[list[Migration]]:
+def prepare(store: TransactionalStore, *, whole: bool) -> Program[list[Migration]]:
     """Apply the missing migrations in one transaction; return them.
 
     Features whose tables were absent have none afterwards, unless the file is to be ``whole``.
@@ -59,7 +59,7 @@ def prepare(store: TransactionalStore, *, whole: bool) -> Steps[list[Migration]]
     return applied
 
 
-def provide(store: TransactionalStore, feature: str) -> Steps[list[Migration]]:
+def provide(store: TransactionalStore, feature: str) -> Program[list[Migration]]:
     """Make a feature's tables if the file is up to date but for them; return the migration that is so made up for."""
     known = migrations.load("sqlite")
     made: list[Migration] = []
@@ -72,7 +72,7 @@ def provide(store: TransactionalStore, feature: str) -> Steps[list[Migration]]:
     return made
 
 
-def join(feature: str) -> Steps[None]:
+def join(feature: str) -> Program[None]:
     """Make a feature's tables, if they are absent, in a transaction of the caller's, who holds the file's one lock."""
     if not (yield from is_present(feature)):
         yield from _perform(creation((FEATURES[feature],), migrations.load("sqlite")[-1].version))
@@ -86,8 +86,7 @@ def completing(found: Collection[str], version: int) -> list[str]:
     return [statement for feature in _lacking(found) for statement in creation((FEATURES[feature],), version)]
 
 
-def is_present(feature: str) -> Steps[bool]:
-    """Tell whether a file has a feature's tables."""
+def is_present(feature: str) -> Program[bool]:
     return feature not in _lacking((yield from _tables()))
 
 
@@ -104,7 +103,7 @@ def creation(tables: tuple[str, ...], version: int) -> tuple[str, ...]:
     return tuple(one for one in statements if "sqlite_sequence" not in one and any(name in one for name in tables))
 
 
-def _tables() -> Steps[set[str]]:
+def _tables() -> Program[set[str]]:
     return (yield from ask(Ask(Query(_TABLES, {}, writes=False), _names)))
 
 
@@ -112,14 +111,10 @@ def _lacking(found: Collection[str]) -> list[str]:
     return [feature for feature, table in _ALWAYS.items() if table not in found]
 
 
-def _perform(statements: tuple[str, ...] | list[str]) -> Steps[None]:
+def _perform(statements: tuple[str, ...] | list[str]) -> Program[None]:
     for statement in statements:
-        yield from ask(Ask(Query(statement, {}), _ignore))
+        yield from ask(Ask(Query(statement, {}), nothing))
 
 
 def _names(answer: Rows) -> set[str]:
     return {str(name) for (name,) in answer.rows}
-
-
-def _ignore(answer: object) -> None:
-    return None

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.backoff import Backoff
-from retrysafe.protocol.requests import Ask, Steps
+from retrysafe.protocol.requests import Ask, Program
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _PAUSES = Backoff(base=0.002, cap=0.1)
@@ -52,19 +52,28 @@ _ABORT = Call("session.abort_transaction", joins=False)
 
 
 class Conversation:
-    """The calls that requests take on a collection, in a session's transaction if there is one."""
+    """The calls that requests take on a collection, in a session's transaction if there is one.
 
-    def __init__(self, collection: Any, session: Any = None) -> None:
+    own: its client is not the user's, who closes that.
+    """
+
+    def __init__(self, collection: Any, session: Any = None, *, own: bool = False) -> None:
         self.collection = collection
-        self.session = session
+        self.session = self.handle = session
+        self.own = own
         self._claimed: Any = None
         """The record that was claimed in the transaction."""
+
+    @property
+    def execute(self) -> Any:
+        """The executor in its transaction: itself."""
+        return self
 
     @property
     def _has_ended(self) -> bool:
         return self.session is not None and not self.session.in_transaction
 
-    def calls(self, request: Call | Claim | Control) -> Steps[Any]:
+    def calls(self, request: Call | Claim | Control) -> Program[Any]:
         """Ask for each call, or for a pause of some seconds, and return the answer of the last."""
         if isinstance(request, Control):
             return (yield from self._control(request.step))
@@ -77,7 +86,7 @@ class Conversation:
             self._claimed = answer
         return answer
 
-    def _claim(self, request: Claim) -> Steps[Any]:
+    def _claim(self, request: Claim) -> Program[Any]:
         """Of two upserts that meet, one may be refused before it can read what the other has written: look again."""
         if self._has_ended:
             raise ConfigurationError(
@@ -95,7 +104,7 @@ class Conversation:
             yield _ask(_PAUSES.delay(round_, 0.5))
         return None
 
-    def _control(self, step: str) -> Steps[None]:
+    def _control(self, step: str) -> Program[None]:
         if step == "begin":
             yield _ask(_BEGIN)
         elif step == "commit":

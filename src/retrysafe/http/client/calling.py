@@ -25,7 +25,7 @@ from retrysafe.http.client.operation import GuardedCall, OperationEnding, operat
 from retrysafe.http.client.policy import Environment, policy_of
 from retrysafe.http.client.redirects import RequestTarget, credentials_to_leave
 from retrysafe.http.client.results import REDIRECTS, Failure, ServerAnswer
-from retrysafe.http.keys import HEADER, parse
+from retrysafe.http.key_header import HEADER, parse
 from retrysafe.protocol import keys
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.records import Duration

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
-from retrysafe.http.keys import HEADER, field_name
+from retrysafe.http.key_header import HEADER, field_name
 from retrysafe.protocol import durations
 from retrysafe.protocol.records import Duration
 from retrysafe.providers import Provider, provider

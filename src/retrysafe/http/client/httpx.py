@@ -28,7 +28,7 @@ from retrysafe.http.client.over_httpx import (
 )
 from retrysafe.http.client.results import ServerAnswer
 from retrysafe.http.client.resuming import Resumed
-from retrysafe.http.keys import HEADER
+from retrysafe.http.key_header import HEADER
 from retrysafe.http.without_loop import run_without_loop
 
 with NeedsExtra("httpx"):

@@ -10,7 +10,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.http.client.headers import OF_THE_LIBRARY, SECRETS, secrets_among
 from retrysafe.http.client.hosts import address, origin_of
 from retrysafe.http.client.results import ServerAnswer
-from retrysafe.http.keys import HEADER
+from retrysafe.http.key_header import HEADER
 
 _OF_THE_BODY = frozenset(
     {"content-type", "content-length", "content-encoding", "content-language", "content-location", "transfer-encoding"}

@@ -15,7 +15,7 @@ from retrysafe.http.client.journal import Entry, Journal
 from retrysafe.http.client.over_requests import AdapterWire, Refreshing, decline, outgoing, read, retries_itself
 from retrysafe.http.client.results import ServerAnswer
 from retrysafe.http.client.resuming import Resumed
-from retrysafe.http.keys import HEADER
+from retrysafe.http.key_header import HEADER
 from retrysafe.http.without_loop import run_without_loop
 
 with NeedsExtra("requests"):

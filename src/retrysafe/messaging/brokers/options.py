@@ -34,6 +34,8 @@ NAMES = {"timeout": "broker_timeout"}
 METAVARS = {"credentials": "FILE", "prefix": "TEXT"}
 ELSEWHERE = ("group", "region", "endpoint")
 """Arguments that the command has an option for, or the URL has."""
+NO_WORDS = ("Iterable[Observer]", "Mapping[str, str]", "Properties")
+"""Types whose values no word can give: such arguments have no option."""
 
 
 class Option(NamedTuple):
@@ -86,9 +88,11 @@ def _descriptions(docstring: str) -> dict[str, str]:
 
 def _option(argument: str, annotation: str, default: ast.expr | None, description: str) -> Option | None:
     kind = annotation.removesuffix(" | None")
+    if kind in NO_WORDS:
+        return None
     form = {"choices": ast.literal_eval(kind[8:-1])} if kind.startswith("Literal[") else FORMS.get(kind)
     if form is None:
-        return None
+        raise ConfigurationError(f"{argument}: no option has the type {annotation}; add it to FORMS or to NO_WORDS.")
     value = default.value if isinstance(default, ast.Constant) else None
     shown = f" ({value})" if isinstance(value, str | int) and value not in ("", False) else ""
     option = Option(NAMES.get(argument, argument), argument, HELP.get(argument, f"{description}{shown}"), **form)

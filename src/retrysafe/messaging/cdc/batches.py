@@ -11,7 +11,7 @@ from retrysafe.messaging.relay.procedures import each
 from retrysafe.protocol.message_stores import OutboxStore
 from retrysafe.protocol.messages import Queued
 from retrysafe.protocol.ordering import bucket
-from retrysafe.protocol.requests import Steps, ask
+from retrysafe.protocol.requests import Program, ask
 from retrysafe.protocol.store import TransactionalStore
 
 
@@ -37,7 +37,7 @@ def take(
     batch: Sequence[LoggedMessage],
     silence: float,
     shut: Sequence[str],
-) -> Steps[list[Queued] | None]:
+) -> Program[list[Queued] | None]:
     """Begin a transaction that holds the buckets of a batch, and return what of it is to leave.
 
     None, and no transaction, when the table does not show yet what the log says.

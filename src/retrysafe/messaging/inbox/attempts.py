@@ -40,7 +40,15 @@ from retrysafe.protocol import keys
 from retrysafe.protocol.exception_groups import every, leaves, unwrap
 from retrysafe.protocol.fingerprint import UNCHECKED, Fingerprint, of_parts
 from retrysafe.protocol.messages import Arrival, Envelope, distinct, legible, milliseconds_of
-from retrysafe.protocol.redelivery_policy import KILLS, SUSPECT, Counts, MessageOutcome, Trials, crash_pause, is_suspect
+from retrysafe.protocol.redelivery_policy import (
+    KILLS,
+    SUSPECT,
+    Counts,
+    MessageOutcome,
+    RetryLimits,
+    crash_pause,
+    is_suspect,
+)
 
 ALWAYS = (StoreUnavailable, BrokerUnavailable, ConnectionError)
 """A `TimeoutError` is not among them: work that takes too long may be the message's own."""
@@ -105,7 +113,7 @@ class HandlerSettings(NamedTuple):
     entry: EntryPoint
     consumer: str
     function: Function
-    trials: Trials
+    trials: RetryLimits
     digest: bool
     unavailable: tuple[type[Exception], ...]
     """Errors of the function, beside those that always count, when it cannot reach something that it needs."""
@@ -243,7 +251,7 @@ class InboxAttempt:
 
     # ------------------------------------------------------------ how it is judged
 
-    def before(self, counts: Counts) -> HandlerOutcome | None:
+    def decide_to_try(self, counts: Counts) -> HandlerOutcome | None:
         """The outcome of a message that is not tried; None: it is tried, or given up, in its claim."""
         if counts.dead:
             return HandlerOutcome(MessageOutcome.DEAD, "It is in the dead letters.", before=True)

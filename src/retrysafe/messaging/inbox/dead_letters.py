@@ -25,12 +25,12 @@ from retrysafe.messaging.inbox.procedures import HandlerOutcome
 from retrysafe.protocol.messages import DeadLetter, InboxLetter, Turn
 from retrysafe.protocol.ordering import lane
 from retrysafe.protocol.redelivery_policy import HandleResult
-from retrysafe.protocol.requests import Ask, Steps, ask
+from retrysafe.protocol.requests import Ask, Program, ask
 
 R = TypeVar("R")
 
 
-async def _arun(backend: Backend, steps: Steps[R]) -> R:
+async def _arun(backend: Backend, steps: Program[R]) -> R:
     """Drive a program in async code; in a thread, where the database serves sync code only."""
     if backend.serves_async:
         return await backend.arun(steps)
@@ -50,11 +50,11 @@ class Letters:
         self.backend = backend
         self.inbox = SqlInbox(backend.store)
 
-    def run(self, steps: Steps[R]) -> R:
+    def run(self, steps: Program[R]) -> R:
         """Drive a program on the inbox's own tables."""
         return self.backend.run(steps)
 
-    async def arun(self, steps: Steps[R]) -> R:
+    async def arun(self, steps: Program[R]) -> R:
         """`run` for async code, also where the database serves sync code only."""
         return await _arun(self.backend, steps)
 

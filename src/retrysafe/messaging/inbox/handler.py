@@ -18,7 +18,7 @@ from retrysafe.messaging.inbox.dead_letters import Letters, aredrive, redrive
 from retrysafe.messaging.inbox.procedures import HandlerOutcome
 from retrysafe.protocol.messages import Delivery, Envelope
 from retrysafe.protocol.redelivery_policy import DONE, HandleResult, MessageOutcome
-from retrysafe.protocol.requests import Steps
+from retrysafe.protocol.requests import Program
 
 _LONGEST_TRACE = 20_000
 """Characters of a traceback that are logged at most: a message of an error may be as long as what it is about."""
@@ -192,7 +192,7 @@ class Handler(Generic[P, R]):
                 await self.setting.entry.arun(attempt.claim, fail)
         return self._report(attempt, handled)
 
-    def _concluding(self, attempt: InboxAttempt, end: HandlerOutcome) -> Steps[HandleResult]:
+    def _concluding(self, attempt: InboxAttempt, end: HandlerOutcome) -> Program[HandleResult]:
         trials = self.setting.trials
         return procedures.conclude(
             self.letters.inbox,
@@ -215,7 +215,7 @@ class Handler(Generic[P, R]):
             with suppress(RetrysafeError):
                 await run_to_completion(self.letters.arun(self._withdrawing(attempt)))
 
-    def _withdrawing(self, attempt: InboxAttempt) -> Steps[HandleResult]:
+    def _withdrawing(self, attempt: InboxAttempt) -> Program[HandleResult]:
         return self._concluding(attempt, HandlerOutcome(MessageOutcome.BEHIND))
 
     def _report(self, attempt: InboxAttempt, handled: HandleResult) -> HandleResult:

@@ -9,12 +9,12 @@ record of the message are kept together, as it does for any claim. `Handler` doe
     identify   the key and the fingerprint (`attempts.identify`). A message without an id cannot be recognised; the
                boundary's ``on_missing`` refuses it or lets it pass unguarded.
     begin      in the dead-letter store: read the counts of attempts at this message, and note that one begins.
-               `Attempt.before` may decide here that the message is not tried: it is dead already, another consumer
-               began it a moment ago, or it has to be tried alone because an earlier attempt died.
+               `InboxAttempt.decide_to_try` may decide here that the message is not tried: it is dead already, another
+               consumer began it a moment ago, or it has to be tried alone because an earlier attempt died.
     claim      a message that was handled before ends here, as a duplicate. One that another consumer is handling is
                BUSY, and comes again.
     work       the handler runs once inside the claim. Its error rolls its transaction back, where it has one.
-    judge      `Attempt.after` and `Attempt.outcome_of` turn the end of the claim into a `MessageOutcome`.
+    judge      `InboxAttempt.after` and `InboxAttempt.outcome_of` turn the end of the claim into a `MessageOutcome`.
     conclude   in the dead-letter store: the attempt's note is cleared, counted as finished, or withdrawn; a message
                whose attempts are spent is moved to the dead letters. The `HandleResult` says whether to acknowledge the
                message, or after how many seconds it has to be delivered again.
@@ -59,8 +59,8 @@ from retrysafe.protocol.messages import legible
 from retrysafe.protocol.options import refuse_unknown
 from retrysafe.protocol.ordering import LARGEST_SEQUENCE
 from retrysafe.protocol.records import Duration
-from retrysafe.protocol.redelivery_policy import Trials
-from retrysafe.protocol.requests import Steps
+from retrysafe.protocol.redelivery_policy import RetryLimits
+from retrysafe.protocol.requests import Program
 from retrysafe.protocol.store import BatchStore
 
 P = ParamSpec("P")
@@ -181,7 +181,7 @@ class Inbox:
         shortest = seconds_of(options.get("backoff_base", "500ms"), "backoff_base")
         backoff = Backoff(shortest, seconds_of(options.get("backoff_max", "60s"), "backoff_max"))
         wanted = function_of(function, options.get("parse"))
-        trials = Trials(max_attempts, max_crashes, max_gaps, backoff, Trials().grace + self._entry.patience)
+        trials = RetryLimits(max_attempts, max_crashes, max_gaps, backoff, RetryLimits().grace + self._entry.patience)
         stalls = Stalls(seconds_of(options.get("max_stall", "1d"), "max_stall"), time.monotonic)
         unavailable = exception_types(options.get("unavailable", ()), "unavailable")
         return HandlerSettings(self._entry, consumer, wanted, trials, options.get("digest", True), unavailable, stalls)
@@ -238,7 +238,7 @@ class Inbox:
 
     def _advancing(
         self, entity: str, sequence: int, strict: bool, first: int, consumer: str | None
-    ) -> Steps[tuple[bool, int | None]]:
+    ) -> Program[tuple[bool, int | None]]:
         name = consumer or running_consumer()
         if name is None:
             raise ConfigurationError(

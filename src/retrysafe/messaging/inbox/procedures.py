@@ -10,8 +10,8 @@ from retrysafe.protocol.message_stores import InboxStore
 from retrysafe.protocol.messages import Arrival, InboxLetter
 from retrysafe.protocol.procedures import expire
 from retrysafe.protocol.records import State
-from retrysafe.protocol.redelivery_policy import Counts, HandleResult, MessageOutcome, Trials, after_failure
-from retrysafe.protocol.requests import Ask, Steps, ask
+from retrysafe.protocol.redelivery_policy import Counts, HandleResult, MessageOutcome, RetryLimits, after_failure
+from retrysafe.protocol.requests import Ask, Program, ask
 from retrysafe.protocol.store import Store, TransactionalStore
 
 
@@ -34,9 +34,9 @@ class Judging(Protocol):
 
     arrival: Arrival
     counted: bool
-    """True if it is to be noted that it begins, as `before` has judged."""
+    """True if it is to be noted that it begins, as `decide_to_try` has judged."""
 
-    def before(self, counts: Counts) -> HandlerOutcome | None:
+    def decide_to_try(self, counts: Counts) -> HandlerOutcome | None:
         """The outcome of a message that is not to be tried; None: try it."""
         ...
 
@@ -49,11 +49,11 @@ ENDED = (MessageOutcome.FAILED, MessageOutcome.GAP)
 """An attempt has ended by an error."""
 
 
-def begin(inbox: InboxStore, attempt: Judging) -> Steps[HandlerOutcome | None]:
+def begin(inbox: InboxStore, attempt: Judging) -> Program[HandlerOutcome | None]:
     """Look whether a message is to be tried, and note that an attempt begins if it is."""
-    counts = yield from ask(inbox.counts(attempt.arrival))
-    end = attempt.before(counts)
-    if attempt.counted:
+    first = yield from ask(inbox.begun_first(attempt.arrival))
+    end = attempt.decide_to_try(Counts() if first else (yield from ask(inbox.counts(attempt.arrival))))
+    if attempt.counted and not first:
         yield from ask(inbox.begun(attempt.arrival))
     return end
 
@@ -62,12 +62,12 @@ def conclude(
     inbox: InboxStore,
     arrival: Arrival,
     end: HandlerOutcome,
-    trials: Trials,
+    trials: RetryLimits,
     chance: float,
     *,
     counted: bool,
     place: bytes | None = None,
-) -> Steps[HandleResult]:
+) -> Program[HandleResult]:
     """Note what became of a message; ``counted``: that an attempt began is noted already.
 
     ``place``: that of the message in a sequence. When it is given up, or what it waits for does not come, the place is
@@ -96,17 +96,17 @@ def conclude(
     return HandleResult(end.became, end.again, end.error)
 
 
-def _note_empty(inbox: InboxStore, arrival: Arrival, place: bytes | None, error: str) -> Steps[None]:
+def _note_empty(inbox: InboxStore, arrival: Arrival, place: bytes | None, error: str) -> Program[None]:
     if place is not None:
         yield from ask(inbox.ended(arrival._replace(identity=place), error, counted=False))
 
 
-def _stays_empty(inbox: InboxStore, arrival: Arrival, place: bytes) -> Steps[bool]:
+def _stays_empty(inbox: InboxStore, arrival: Arrival, place: bytes) -> Program[bool]:
     counts = yield from ask(inbox.counts(arrival._replace(identity=place)))
     return counts.finished > 0
 
 
-def bury(inbox: InboxStore, arrival: Arrival, counts: Counts, error: str) -> Steps[HandleResult]:
+def bury(inbox: InboxStore, arrival: Arrival, counts: Counts, error: str) -> Program[HandleResult]:
     """Move a message to the dead letters. Each step may be repeated after a crash between them.
 
     A large message that the store refuses twice, although the store answers, is kept without its body: otherwise it
@@ -125,12 +125,12 @@ def bury(inbox: InboxStore, arrival: Arrival, counts: Counts, error: str) -> Ste
     return HandleResult(MessageOutcome.DEAD, None, error)
 
 
-def _bury(inbox: InboxStore, arrival: Arrival, counts: Counts, error: str) -> Steps[None]:
+def _bury(inbox: InboxStore, arrival: Arrival, counts: Counts, error: str) -> Program[None]:
     for request in inbox.bury(arrival, counts, error):
         yield from ask(request)
 
 
-def conclude_redriven(inbox: InboxStore, letter: InboxLetter, end: HandlerOutcome) -> Steps[HandleResult]:
+def conclude_redriven(inbox: InboxStore, letter: InboxLetter, end: HandlerOutcome) -> Program[HandleResult]:
     """Note what became of a dead letter that was handled again: it is gone, marked once more, or dead as before."""
     arrival = letter.arrival
     if end.became in UNCOUNTED or (end.became is MessageOutcome.GAP and (yield from _comes(inbox, arrival))):
@@ -144,14 +144,14 @@ def conclude_redriven(inbox: InboxStore, letter: InboxLetter, end: HandlerOutcom
     return HandleResult(end.became)
 
 
-def _comes(inbox: InboxStore, arrival: Arrival) -> Steps[bool]:
+def _comes(inbox: InboxStore, arrival: Arrival) -> Program[bool]:
     """Tell whether the message that this one waits for is about to be handled again."""
     if None in (arrival.envelope.key, arrival.envelope.sequence):
         return False
     return (yield from ask(inbox.waits(arrival)))
 
 
-def mark(store: TransactionalStore, inbox: InboxStore, identities: Sequence[bytes]) -> Steps[int]:
+def mark(store: TransactionalStore, inbox: InboxStore, identities: Sequence[bytes]) -> Program[int]:
     """Ask in one transaction that dead letters be handled again; how many of them are there still.
 
     The consumer that handles them sees all of them or none, so that a strict sequence has no gap in between.
@@ -164,7 +164,7 @@ def mark(store: TransactionalStore, inbox: InboxStore, identities: Sequence[byte
     return marked
 
 
-def reopen(store: Store, key: bytes) -> Steps[None]:
+def reopen(store: Store, key: bytes) -> Program[None]:
     """Let the key of a message that failed for good be claimed once more; any other record stays as it is."""
     record = yield from ask(store.read(key))
     if record is not None and record.state is State.FAILED:
@@ -179,7 +179,7 @@ ROUNDS = 3
 
 def advance(
     inbox: InboxStore, key: bytes, names: tuple[str, str, str], sequence: int, *, first: int | None
-) -> Steps[tuple[bool, int | None]]:
+) -> Program[tuple[bool, int | None]]:
     """Move an entity on to a sequence; whether it was moved, and, if not, the last one that was applied.
 
     ``first``: strictly one after the other, beginning with that one; None: to whatever is newer. ``names`` are those of
@@ -197,7 +197,7 @@ def advance(
     return False, last
 
 
-def forget(asks: list[Ask[int]]) -> Steps[int]:
+def forget(asks: list[Ask[int]]) -> Program[int]:
     """Remove rows that are no longer needed; return their number."""
     removed = 0
     for request in asks:

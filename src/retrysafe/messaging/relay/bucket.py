@@ -29,7 +29,7 @@ from retrysafe.protocol.outbox_walk import Most, Walks
 from retrysafe.protocol.procedures import Won, claim_again, judge_claim
 from retrysafe.protocol.publish_policy import Death, Delay, PublishOutcome, Rules, is_killer, judge, nothing_yet, waves
 from retrysafe.protocol.records import ClaimRequest, Ownership, Record
-from retrysafe.protocol.requests import Ask, Steps, ask
+from retrysafe.protocol.requests import Ask, Program, ask
 from retrysafe.protocol.store import TransactionalStore
 from retrysafe.protocol.transitions import Transition
 
@@ -187,11 +187,11 @@ def _message(end: Death | Delay) -> Queued:
 # ---------------------------------------------------------------- held by a transaction
 
 
-Taking = Callable[[], Steps[list[Queued] | None]]
+Taking = Callable[[], Program[list[Queued] | None]]
 """Begins a transaction, holds what is to be held, and returns what is to leave."""
 
 
-def _take(setting: Setting, number: int) -> Steps[list[Queued] | None]:
+def _take(setting: Setting, number: int) -> Program[list[Queued] | None]:
     walk = setting.walks.of(number)
     reading = setting.low.mark, walk, setting.silence, setting.dispatch.topics_shut()
     return take(setting.store, setting.outbox, number, setting.batch, *reading)
@@ -308,7 +308,7 @@ class Taken(NamedTuple):
     killers: PublishOutcome
 
 
-def _take_leased(setting: Setting, request: ClaimRequest, number: int) -> Steps[Taken | None]:
+def _take_leased(setting: Setting, request: ClaimRequest, number: int) -> Program[Taken | None]:
     """Lease a bucket, read what is due, and note that attempts begin, in one transaction.
 
     None where another relay has the bucket, and where nothing is due: then nothing was leased.
@@ -333,12 +333,12 @@ def _take_leased(setting: Setting, request: ClaimRequest, number: int) -> Steps[
     return Taken(won.held, found, as_noted(queue), killers)
 
 
-def _due(setting: Setting, number: int) -> Steps[list[Queued]]:
+def _due(setting: Setting, number: int) -> Program[list[Queued]]:
     walk, shut = setting.walks.of(number), setting.dispatch.topics_shut()
     return due(setting.outbox, number, setting.batch, setting.low.mark, walk, shut)
 
 
-def _conclude(setting: Setting, held: Ownership, verdict: PublishOutcome, *, last: bool) -> Steps[bool]:
+def _conclude(setting: Setting, held: Ownership, verdict: PublishOutcome, *, last: bool) -> Program[bool]:
     """Write down, in a transaction, what became of a wave; ``last``: and release the bucket. False if we lost it.
 
     Without the fence, a relay that was stalled would write what it has read long ago over what others have since: the
@@ -353,7 +353,7 @@ def _conclude(setting: Setting, held: Ownership, verdict: PublishOutcome, *, las
     return True
 
 
-def _give_back(setting: Setting, held: Ownership, noted: Sequence[Queued]) -> Steps[bool]:
+def _give_back(setting: Setting, held: Ownership, noted: Sequence[Queued]) -> Program[bool]:
     """Release the bucket early, and write down that the attempts which began at these killed no relay."""
     yield setting.store.begin()
     if not (yield _fence(setting, held, last=True)):
@@ -417,7 +417,7 @@ def _publish_leased(
         total.add(verdict)
 
 
-def _transact(client: Client, steps: Callable[[], Steps[R]]) -> R:
+def _transact(client: Client, steps: Callable[[], Program[R]]) -> R:
     def transact() -> R:
         with client.transaction() as opened:
             return run(steps(), opened.execute)
@@ -469,7 +469,7 @@ async def _apublish_leased(
         total.add(verdict)
 
 
-async def _atransact(client: AsyncClient, steps: Callable[[], Steps[R]]) -> R:
+async def _atransact(client: AsyncClient, steps: Callable[[], Program[R]]) -> R:
     async def transact() -> R:
         async with client.transaction() as opened:
             return await arun(steps(), opened.execute)

@@ -10,7 +10,7 @@ from retrysafe.backends.sql.store import SqlStore
 from retrysafe.protocol import durations
 from retrysafe.protocol.procedures import sweep
 from retrysafe.protocol.records import Duration
-from retrysafe.protocol.requests import Steps
+from retrysafe.protocol.requests import Program
 
 BATCH = 1000
 EVERY = 60.0
@@ -33,7 +33,7 @@ class KeptMessages:
         self._next = now + EVERY
         return True
 
-    def steps(self) -> Steps[None]:
+    def steps(self) -> Program[None]:
         """Remove a batch."""
         began = time.monotonic()
         gone = yield from sweep(self._published, BATCH)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from retrysafe.claims.observers import UNOBSERVED
 from retrysafe.errors import LeaseLost, RetrysafeError, StoreUnavailable
 from retrysafe.protocol.keys import Lookup
 from retrysafe.protocol.records import ClaimRequest, Clocks, Ownership, State
-from retrysafe.protocol.requests import Steps, ask
+from retrysafe.protocol.requests import Program, ask
 from retrysafe.protocol.store import Store
 from retrysafe.protocol.transitions import Transition
 
@@ -83,7 +83,7 @@ class BucketLease:
         self._heartbeat.carry(Deferred(until, lambda: _release(self._store, self.request), lambda _: None))
 
 
-def _release(store: Store, request: ClaimRequest) -> Steps[bool]:
+def _release(store: Store, request: ClaimRequest) -> Program[bool]:
     """Release a key if this attempt has won it: the reply may have been lost."""
     record = yield from ask(store.read(request.key))
     if record is None or record.attempt != request.attempt or record.state is not State.RUNNING:

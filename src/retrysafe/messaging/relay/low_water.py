@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from retrysafe.protocol.message_stores import OutboxStore
 from retrysafe.protocol.messages import Queued
-from retrysafe.protocol.requests import Steps, ask
+from retrysafe.protocol.requests import Program, ask
 
 EVERY = 5.0
 """Seconds between two full looks."""
@@ -41,7 +41,7 @@ class LowWater:
         self._next = now + EVERY
         return True
 
-    def steps(self) -> Steps[None]:
+    def steps(self) -> Program[None]:
         """Look from the beginning on. The mark follows when no one can write below it, and goes back at once."""
         above = self._highest + 1
         began = self._clock()

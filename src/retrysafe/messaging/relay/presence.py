@@ -15,7 +15,7 @@ from retrysafe.messaging.relay.procedures import OutboxStatus, attend, measure
 from retrysafe.protocol.message_stores import OperableOutbox
 from retrysafe.protocol.messages import Envelope, RelaySeen
 from retrysafe.protocol.publish_policy import PublishOutcome
-from retrysafe.protocol.requests import Steps, ask
+from retrysafe.protocol.requests import Program, ask
 from retrysafe.runtime import InstanceId
 
 NAME = "retrysafe.outbox"
@@ -163,7 +163,7 @@ class Presence:
         self._next = now + EVERY
         return True
 
-    def steps(self) -> Steps[None]:
+    def steps(self) -> Program[None]:
         """Write a sign of life, and report the backlog if no other relay does.
 
         A count that fails is reported; one that takes long postpones the next, so that publishing goes on.
@@ -197,7 +197,7 @@ class Presence:
         pause = SHARE * (ended - began)
         self._next_look = ended + pause if pause > EVERY else 0.0
 
-    def farewell(self) -> Steps[None]:
+    def farewell(self) -> Program[None]:
         """Remove the sign of life, as the relay stops."""
         yield from ask(self._outbox.bye([self.name]))
 

@@ -11,18 +11,18 @@ from retrysafe.protocol.messages import Backlog, DeadLetter, Holder, Queued, Rel
 from retrysafe.protocol.ordering import BUCKETS
 from retrysafe.protocol.outbox_walk import LANES, MORE, PAGES, Most, ReadSpan, Stretch, Walk
 from retrysafe.protocol.publish_policy import MOST_COUNTED, PublishOutcome
-from retrysafe.protocol.requests import Ask, Steps, ask
+from retrysafe.protocol.requests import Ask, Program, ask
 from retrysafe.protocol.store import TransactionalStore
 
 
-def each(asks: Iterable[Ask[None]]) -> Steps[None]:
+def each(asks: Iterable[Ask[None]]) -> Program[None]:
     """Put one ask after the other."""
     yield from asks
 
 
 def due(
     outbox: OutboxStore, number: int, most: Most, low: int, walk: Walk, shut: tuple[str, ...] = ()
-) -> Steps[list[Queued]]:
+) -> Program[list[Queued]]:
     """The messages of a bucket that may leave next: of lanes that were passed over, and of what follows.
 
     None of the topics ``shut``, whose destinations take nothing now.
@@ -48,7 +48,7 @@ def due(
     return queue
 
 
-def _read_passed(outbox: OutboxStore, number: int, most: Most, low: int, walk: Walk) -> Steps[list[Queued]]:
+def _read_passed(outbox: OutboxStore, number: int, most: Most, low: int, walk: Walk) -> Program[list[Queued]]:
     """Select messages of the lanes that were passed over; half a batch, so that the following ones go on too."""
     released = yield from ask(outbox.lanes_released(number, walk.after, LANES))
     if not walk.goes_on(released):
@@ -75,7 +75,7 @@ def take(
     walk: Walk,
     silence: float,
     shut: tuple[str, ...] = (),
-) -> Steps[list[Queued] | None]:
+) -> Program[list[Queued] | None]:
     """Begin a transaction that holds a bucket, and return what of it is due; None, and no transaction, if another does.
 
     It ends when nothing is asked in it for ``silence`` seconds, where the database can do that.
@@ -90,7 +90,7 @@ def take(
     return (yield from due(outbox, number, most, low, walk, shut))
 
 
-def conclude(outbox: OutboxStore, verdict: PublishOutcome, *, keep: bool, noted: bool = False) -> Steps[None]:
+def conclude(outbox: OutboxStore, verdict: PublishOutcome, *, keep: bool, noted: bool = False) -> Program[None]:
     """Write down, in the open transaction, what became of a wave; ``noted``: it was, that these attempts begin."""
     yield from outbox.leave(verdict.gone, keep=keep)
     for delay in verdict.delayed:
@@ -162,14 +162,14 @@ class OutboxStatus(NamedTuple):
         return len([relay for relay in self.relays if relay.silent < GONE])
 
 
-def standing(outbox: OperableOutbox) -> Steps[OutboxStatus]:
+def standing(outbox: OperableOutbox) -> Program[OutboxStatus]:
     """Look at an outbox."""
     relays = yield from ask(outbox.relays())
     paused = yield from ask(outbox.topics_paused())
     return (yield from measure(outbox, relays, paused))
 
 
-def measure(outbox: OperableOutbox, relays: list[RelaySeen], paused: list[str]) -> Steps[OutboxStatus]:
+def measure(outbox: OperableOutbox, relays: list[RelaySeen], paused: list[str]) -> Program[OutboxStatus]:
     """Look at an outbox whose relays and paused topics are known."""
     backlog = yield outbox.backlog()
     dead, kept = yield outbox.counts()
@@ -178,7 +178,7 @@ def measure(outbox: OperableOutbox, relays: list[RelaySeen], paused: list[str]) 
     return OutboxStatus(backlog, relays, paused, dead, kept, held)
 
 
-def attend(outbox: OperableOutbox, name: str, hold: str) -> Steps[tuple[list[RelaySeen], list[RelaySeen]]]:
+def attend(outbox: OperableOutbox, name: str, hold: str) -> Program[tuple[list[RelaySeen], list[RelaySeen]]]:
     """Say that a relay is there; return all that are, this one among them, and those that are forgotten now.
 
     A bucket that is missing would never be relayed: emptying all tables, as tests do, takes them with it.
@@ -213,7 +213,7 @@ def _require_alike(name: str, relays: Sequence[RelaySeen]) -> None:
             )
 
 
-def redrive(store: TransactionalStore, outbox: OperableOutbox, letters: Sequence[DeadLetter]) -> Steps[int]:
+def redrive(store: TransactionalStore, outbox: OperableOutbox, letters: Sequence[DeadLetter]) -> Program[int]:
     """Have dead letters published again, in one transaction; the number that was not redriven by another call."""
     yield store.begin()
     parked = [letter.number for letter in letters if letter.parked]

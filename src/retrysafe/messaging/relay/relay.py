@@ -85,7 +85,7 @@ from retrysafe.protocol.messages import Queued
 from retrysafe.protocol.outbox_walk import Walks, most
 from retrysafe.protocol.publish_policy import OnDead, Rules
 from retrysafe.protocol.records import Duration
-from retrysafe.protocol.requests import Ask, Steps, ask
+from retrysafe.protocol.requests import Ask, Program, ask
 from retrysafe.protocol.store import TransactionalStore
 from retrysafe.stop_signal import Stops, StopSignal
 
@@ -494,7 +494,7 @@ class Relay:
         async def publish(batch: Sequence[LoggedMessage]) -> bool:
             shown: list[Queued] | None = []
 
-            def taking() -> Steps[list[Queued] | None]:
+            def taking() -> Program[list[Queued] | None]:
                 nonlocal shown
                 shut = setting.dispatch.topics_shut()
                 shown = yield from take(setting.store, setting.outbox, asks, batch, setting.silence, shut)

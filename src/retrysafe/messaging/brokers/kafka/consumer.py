@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient
 
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.messaging.brokers.consumer import AssignedConsumer, ConsumerSession, names_of
-from retrysafe.messaging.brokers.kafka.envelope import envelope_from
+from retrysafe.messaging.brokers.kafka.messages import envelope_from
 from retrysafe.messaging.brokers.kafka.progress import OffsetCommit, Progress
 from retrysafe.messaging.brokers.kafka.properties import LOG, Properties, properties_of
 from retrysafe.messaging.brokers.kafka.topics import admin, ends, retention_of

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from retrysafe import runtime
-from retrysafe.messaging.brokers.kafka.envelope import KafkaRecord
+from retrysafe.messaging.brokers.kafka.messages import KafkaRecord
 from retrysafe.messaging.brokers.kafka.properties import LOG
 
 Reports = list[KafkaError | None]

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from retrysafe.messaging.brokers.kafka.batches import Batches, Place, after, error_of, first
-from retrysafe.messaging.brokers.kafka.envelope import record_of
+from retrysafe.messaging.brokers.kafka.messages import record_of
 from retrysafe.messaging.brokers.kafka.properties import LOG, Properties, properties_of
 from retrysafe.messaging.cloudevents import Mode
 from retrysafe.protocol.durations import seconds as seconds_of

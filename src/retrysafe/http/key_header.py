@@ -83,14 +83,12 @@ def _bare(value: bytes, syntax: KeySyntax, header: str) -> bytes:
     return value
 
 
-def check(key: str, policy: KeyPolicy) -> None:
+def check(key: str, policy: KeyPolicy, header: str = HEADER) -> None:
     """Raise `InvalidKey` for a key that is easier to guess than ``policy`` allows."""
     if policy == "uuid" and not (_is_uuid(key) or _is_ulid(key)):
-        raise InvalidKey("The Idempotency-Key must be a UUID or a ULID, made at random for each operation.")
+        raise InvalidKey(f"The {header} must be a UUID or a ULID, made at random for each operation.")
     if policy == "strong" and not (_is_uuid(key) or _is_strong(key)):
-        raise InvalidKey(
-            f"The Idempotency-Key could be guessed: send a random UUID, or {_SHORTEST_STRONG} random characters."
-        )
+        raise InvalidKey(f"The {header} could be guessed: send a random UUID, or {_SHORTEST_STRONG} random characters.")
 
 
 def _is_uuid(key: str) -> bool:

@@ -16,7 +16,7 @@ _SERVERS = frozenset({"uvicorn", "gunicorn", "hypercorn", "granian", "fastapi"})
 _WORKERS = re.compile(r"(?:-w|--workers)=?(\d+)?")
 
 
-def workers(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+def count_workers(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """The number of worker processes that a server was told to start; 1 for other programs, or where it is not told."""
     if not arguments or _SERVERS.isdisjoint(Path(arguments[0]).parts[-2:]):
         return 1
@@ -33,7 +33,7 @@ def warn_of_memory(entry: EntryPoint) -> None:
     """Warn of a store in memory behind several worker processes, each of which has its own."""
     if entry.backend.kind != "memory":
         return
-    count = workers(sys.argv, os.environ)
+    count = count_workers(sys.argv, os.environ)
     if count > 1:
         logger().warning(
             "Boundary %r keeps its records in memory, and %d worker processes are started: a retry that another of "
