@@ -136,13 +136,13 @@ class Backend:
         else:
             await lazy.asyncio.to_thread(self.ready)
 
-    def run(self, steps: Program[R]) -> R:
+    def run(self, program: Program[R]) -> R:
         """Drive a program, outside a transaction, on a store that has been found fit for use; see `ready`."""
-        return run(steps, self.ready())
+        return run(program, self.ready())
 
-    async def arun(self, steps: Program[R]) -> R:
+    async def arun(self, program: Program[R]) -> R:
         """`run` for async code."""
-        return await arun(steps, await self.aready())
+        return await arun(program, await self.aready())
 
     def _open(self) -> Client:
         return self._make(self.access.sync)

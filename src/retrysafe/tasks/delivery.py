@@ -166,9 +166,9 @@ class TaskAttempt(InboxAttempt):
         """The result that is stored."""
         return answer
 
-    def before(self, counts: Counts) -> HandlerOutcome | None:
+    def decide_to_try(self, counts: Counts) -> HandlerOutcome | None:
         """A task that lies in the dead letters is judged by its record: its key may have been settled meanwhile."""
-        return super().before(counts._replace(dead=False))
+        return super().decide_to_try(counts._replace(dead=False))
 
     def after(self, claim: Claim) -> HandlerOutcome:
         """The outcome after the claim was left without an error."""
