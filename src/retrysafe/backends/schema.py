@@ -98,7 +98,7 @@ class Tables:
         with closing(self._on_demand()) as client:
             present = run(tables.is_present(feature), client)
             if not present:
-                made = self._made_tables(feature, client)
+                made = self._make_tables(feature, client)
         if present or made:
             self._provided.add(feature)
         return made
@@ -118,7 +118,7 @@ class Tables:
                 return
         yield from tables.join(feature)
 
-    def _made_tables(self, feature: str, client: Client) -> list[Migration]:
+    def _make_tables(self, feature: str, client: Client) -> list[Migration]:
         try:
             with client.transaction() as opened:
                 return run(tables.provide(self._sql(), feature), opened.execute)
@@ -134,7 +134,7 @@ class Tables:
         """Apply the missing migrations, with the records in so many ``partitions``; return them."""
         if partitions is None and isinstance(self._backend.store, CreatedStore):
             return run(self._backend.store.create(), self._backend.client())
-        chosen = self._chosen(partitions)
+        chosen = self._choose(partitions)
         if self._on_demand is not None:
             return self._migrate_file()
         applied: list[Migration] = []
@@ -172,7 +172,7 @@ class Tables:
         """`migrate` through the async client."""
         if partitions is None and isinstance(self._backend.store, CreatedStore):
             return await arun(self._backend.store.create(), self._backend.aclient())
-        chosen = self._chosen(partitions)
+        chosen = self._choose(partitions)
         if self._on_demand is not None:
             return self._migrate_file()
         applied: list[Migration] = []
@@ -206,7 +206,7 @@ class Tables:
         """Make all tables of a file, also of features that were never asked for."""
         return self._prepare(whole=True) + [made for feature in tables.FEATURES for made in self.provide(feature)]
 
-    def _chosen(self, partitions: int | None) -> tuple[Migration, ...]:
+    def _choose(self, partitions: int | None) -> tuple[Migration, ...]:
         if partitions is None:
             self._sql()
         return migrations.choose(self._backend.kind, partitions)

@@ -118,11 +118,11 @@ class DjangoTable(UserTable):
 
 def _member(found: Any, name: str) -> Any:
     if name not in found:
-        raise ConfigurationError(f"The table has no column {name!r}, but {_listed(found.keys())}. Nothing was sent.")
+        raise ConfigurationError(f"The table has no column {name!r}, but {_list(found.keys())}. Nothing was sent.")
     return found[name]
 
 
-def _listed(names: Collection[str]) -> str:
+def _list(names: Collection[str]) -> str:
     return ", ".join(sorted(names))
 
 

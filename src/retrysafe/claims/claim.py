@@ -203,7 +203,7 @@ class Claim(Generic[Result, Tx]):
     @property
     def token(self) -> int:
         """The fencing token: higher for every later attempt. Hand it to what can refuse older ones."""
-        self._required_request()
+        self._require_request()
         if self._held is None:
             raise ConfigurationError("This attempt does not hold its key: it is a replay, or has not been entered.")
         return self._held.ownership.token
@@ -211,7 +211,7 @@ class Claim(Generic[Result, Tx]):
     @property
     def attempt_id(self) -> str:
         """This attempt's own id."""
-        return self._required_request().attempt
+        return self._require_request().attempt
 
     @property
     def tx(self) -> Tx:
@@ -229,7 +229,7 @@ class Claim(Generic[Result, Tx]):
 
         A UUID in the shape of version 4: 36 characters, which every provider takes.
         """
-        return keys.derive(self._settings.secret, self._required_request().key, name)
+        return keys.derive(self._settings.secret, self._require_request().key, name)
 
     def fail(self, error: BaseException) -> None:
         """Declare that the operation failed for good: the failure is stored and replayed.
@@ -350,7 +350,7 @@ class Claim(Generic[Result, Tx]):
             from retrysafe.claims.steps import ClaimSteps
 
             self._refuse_outside()
-            self._course = ClaimSteps(self, self._required_request(), self._won)
+            self._course = ClaimSteps(self, self._require_request(), self._won)
         return self._course
 
     def ensure_held(self) -> None:
@@ -424,7 +424,7 @@ class Claim(Generic[Result, Tx]):
                 program = self._go_on(met)
                 try:
                     while (pause := self._drive(program)) is not None:
-                        backend.wait(self._required_request().key, pause)
+                        backend.wait(self._require_request().key, pause)
                 finally:
                     program.close()
             held = self._held
@@ -445,7 +445,7 @@ class Claim(Generic[Result, Tx]):
         try:
             met: Met = Reaction.ASK
             if (mode := self._plain_mode()) is not None:
-                met = self._react(await self._aclaim(mode, self._required_request()))
+                met = self._react(await self._aclaim(mode, self._require_request()))
             if met is not None:
                 await self._adrive(self._go_on(met))
             held = self._held
@@ -471,7 +471,7 @@ class Claim(Generic[Result, Tx]):
         backend, program = self._settings.backend, self._go_on(Reaction.ASK)
         try:
             while (pause := await in_thread(functools.partial(self._drive, program))) is not None:
-                await backend.await_(self._required_request().key, pause)
+                await backend.await_(self._require_request().key, pause)
             held = self._held
             if held is not None and self.renewed and not held.ownership.transactional:
                 held.heartbeat = heartbeat.for_thread(backend)
@@ -540,7 +540,7 @@ class Claim(Generic[Result, Tx]):
         return (yield from self._claim())
 
     def _claim(self) -> Entering[Met]:
-        request = self._required_request()
+        request = self._require_request()
         self._claimed_at = heartbeat.clock()
         with Timing(self._events, "claim"):
             outcome: ClaimResult = yield request
@@ -551,7 +551,7 @@ class Claim(Generic[Result, Tx]):
         held = self._held
         assert held is not None
         asked_at = heartbeat.clock()
-        held.renewed((yield renew(self._settings.backend.store, [held.ownership])), asked_at)
+        held.apply_renewal((yield renew(self._settings.backend.store, [held.ownership])), asked_at)
         held.refuse_ended()
 
     def _mode_inside(self, key: bytes) -> ClaimMode:
@@ -627,7 +627,7 @@ class Claim(Generic[Result, Tx]):
     async def _ado(self, asked: Any) -> Any:
         mode, backend = self._mode, self._settings.backend
         if isinstance(asked, float):
-            return await backend.await_(self._required_request().key, asked)
+            return await backend.await_(self._require_request().key, asked)
         if isinstance(asked, Backend):
             return await backend.database.acompare(asked.database)
         if isinstance(asked, AwaitProbe):
@@ -718,7 +718,7 @@ class Claim(Generic[Result, Tx]):
 
     def _probe(self, record: Record) -> Entering[None]:
         """Ask the user's probe, and settle the record by its answer."""
-        settings, request = self._settings, self._required_request()
+        settings, request = self._settings, self._require_request()
         assert settings.probe is not None
         self._signals = NO_SIGNALS
         try:
@@ -844,7 +844,7 @@ class Claim(Generic[Result, Tx]):
             self._signals = HandlerSignals()
         return self._signals
 
-    def _required_request(self) -> ClaimRequest:
+    def _require_request(self) -> ClaimRequest:
         if self._request is None:
             raise ConfigurationError(
                 "The operation runs without a key (on_missing='pass'), so this attribute does not exist."

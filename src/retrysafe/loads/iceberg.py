@@ -14,7 +14,7 @@ from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.expressions import AlwaysTrue, EqualTo
 
 from retrysafe.loads.arrow import Lake, mark_of, text_of
-from retrysafe.loads.work import Mark, Work, judged
+from retrysafe.loads.work import Mark, Work, may_publish
 
 
 class _Landed(Exception):
@@ -35,7 +35,7 @@ class IcebergTarget(Lake):
     def schema(self, table: Any) -> Any:
         return table.schema().as_arrow()
 
-    def found(self, table: Any, part: str) -> Mark | None:
+    def find(self, table: Any, part: str) -> Mark | None:
         return mark_of(table.properties.get(_property(part)))
 
     def write(self, table: Any, data: Any, work: Work) -> None:
@@ -43,7 +43,7 @@ class IcebergTarget(Lake):
 
         def refresh() -> Any:
             reload()
-            if not judged(self.found(table, work.part), work.mark):
+            if not may_publish(self.find(table, work.part), work.mark):
                 raise _Landed
             return table
 

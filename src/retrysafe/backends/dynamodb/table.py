@@ -97,7 +97,7 @@ class Table:
     def create(self, first: int) -> Program[list[Migration]]:
         """Create the table and switch its time to live on, numbered from the first; what is there already stays."""
         done: list[Migration] = []
-        table = yield from ask(Ask(self._describe(), _described))
+        table = yield from ask(Ask(self._describe(), _read_description))
         if table is None:
             yield from ask(Ask(self._creation(), _ignore))
             done.append(Migration(first, f"table {self._name}", ()))
@@ -137,7 +137,7 @@ def beside(table: str) -> str:
     return f"{table}_steps"
 
 
-def _described(answer: Answer) -> Mapping[str, Any] | None:
+def _read_description(answer: Answer) -> Mapping[str, Any] | None:
     if answer.refused in _UNTOLD:
         raise ConfigurationError("store=: the permission dynamodb:DescribeTable is missing, and migrating needs it.")
     return None if answer.refused is not None else answer.response["Table"]

@@ -42,15 +42,15 @@ class SqlInbox:
 
     # ------------------------------------------------------------ attempts
 
-    def begun(self, arrival: Arrival) -> Ask[None]:
+    def note_begin(self, arrival: Arrival) -> Ask[None]:
         """Note that an attempt begins."""
         return self._attempt(arrival, 1, 0, 1, 0, "")
 
-    def ended(self, arrival: Arrival, error: str, *, counted: bool) -> Ask[None]:
+    def note_end(self, arrival: Arrival, error: str, *, counted: bool) -> Ask[None]:
         """Note that an attempt has ended by an error; ``counted``: that it began is noted already."""
         return self._attempt(arrival, 1, 1, 0 if counted else 1, 1, error[:LONGEST_ERROR])
 
-    def withdrawn(self, arrival: Arrival) -> Ask[None]:
+    def note_withdrawal(self, arrival: Arrival) -> Ask[None]:
         """Note that an attempt which was to begin did not."""
         sql = f"UPDATE {ATTEMPTS} SET started = started - 1 WHERE key_hash = {self._store.p('key')} AND started > 0"
         return self._write(sql, {"key": arrival.identity})
@@ -65,7 +65,7 @@ class SqlInbox:
         )
         return Ask(self._store.query(sql, {"key": arrival.identity}, writes=False), _counts)
 
-    def cleared(self, arrival: Arrival) -> Ask[None]:
+    def clear(self, arrival: Arrival) -> Ask[None]:
         """Forget the attempts at a message that is settled."""
         return self._write(f"DELETE FROM {ATTEMPTS} WHERE key_hash = {self._store.p('key')}", {"key": arrival.identity})
 
@@ -106,7 +106,7 @@ class SqlInbox:
             f"INSERT INTO {DEAD} ({', '.join(_LETTER)}, dead_at) VALUES ({placed}, {self._store.NOW}) "
             + self._store.upsert("key_hash", ("started", "finished", "error", "dead_at"))
         )
-        return [self._write(sql, params), self.cleared(arrival)]
+        return [self._write(sql, params), self.clear(arrival)]
 
     def letters(
         self,
@@ -128,7 +128,9 @@ class SqlInbox:
             where += f" AND d.dead_at >= {died} AND (d.dead_at > {died} OR d.key_hash > {p('key')})"
         return self._page(f"1 = 1{where}", params, limit, ["d.dead_at", "d.key_hash"])
 
-    def marked(self, boundary: str, consumer: str, *, after: Turn | None = None, limit: int) -> Ask[list[InboxLetter]]:
+    def list_marked(
+        self, boundary: str, consumer: str, *, after: Turn | None = None, limit: int
+    ) -> Ask[list[InboxLetter]]:
         """Dead letters of a consumer that are to be handled again, in the order of their turns, after one of them."""
         p = self._store.p
         where = f"d.redrive IS NOT NULL AND d.boundary = {p('boundary')} AND d.consumer = {p('operation', 'consumer')}"
@@ -175,7 +177,7 @@ class SqlInbox:
             f"UPDATE {DEAD} SET redrive = NULL, started = started + 1 "
             f"WHERE key_hash = {self._store.p('key')} AND redrive IS NOT NULL"
         )
-        return Ask(self._store.query(sql, {"key": identity}), _changed)
+        return Ask(self._store.query(sql, {"key": identity}), _was_changed)
 
     def remove(self, identity: bytes) -> Ask[None]:
         """Forget a dead letter."""
@@ -191,7 +193,7 @@ class SqlInbox:
             f"UPDATE {SEQUENCES} SET sequence = {p('token', 'sequence')}, updated = {self._store.NOW} "
             f"WHERE key_hash = {p('key')} AND {fits}"
         )
-        return Ask(self._store.query(sql, {"key": key, "sequence": sequence}), _changed)
+        return Ask(self._store.query(sql, {"key": key, "sequence": sequence}), _was_changed)
 
     def introduce(self, key: bytes, boundary: str, consumer: str, entity: str, sequence: int) -> Ask[bool]:
         """Note the first sequence of an entity; False when there is one already."""
@@ -204,9 +206,9 @@ class SqlInbox:
             f"{', '.join(p('operation', name) for name in names)}, {p('token', 'sequence')}, {self._store.NOW}) "
             f"{ignore}"
         )
-        return Ask(self._store.query(sql, params), _changed)
+        return Ask(self._store.query(sql, params), _was_changed)
 
-    def applied(self, key: bytes) -> Ask[int | None]:
+    def read_applied(self, key: bytes) -> Ask[int | None]:
         """The last sequence of an entity as committed or written by us, whatever the transaction's snapshot."""
         locked = " FOR UPDATE" if self._store.LOCKS_ROWS else ""
         sql = f"SELECT s.sequence FROM {SEQUENCES} AS s WHERE s.key_hash = {self._store.p('key')}{locked}"
@@ -271,7 +273,7 @@ def _tallies(answer: Rows) -> list[tuple[str, str, int, int, int]]:
     return [(boundary, consumer, int(a), int(b), int(c)) for boundary, consumer, a, b, c in answer.rows]
 
 
-def _changed(answer: Rows) -> bool:
+def _was_changed(answer: Rows) -> bool:
     return answer.affected == 1
 
 

@@ -263,7 +263,7 @@ class SqlOutbox:
 
     # ------------------------------------------------------------ concluding
 
-    def begun(self, queue: Sequence[Queued]) -> list[Ask[None]]:
+    def note_begin(self, queue: Sequence[Queued]) -> list[Ask[None]]:
         """Note that an attempt to publish each of these begins."""
         if len(queue) <= AT_ONCE:
             return [self._begin(queue)]

@@ -82,7 +82,7 @@ def page(store: SqlStatements, wanted: Filter, cursor: str | None, limit: int) -
         f"UNION ALL SELECT {end}, (SELECT count(*) FROM looked) FROM ({last}) AS y"
     )
     query = store.query(sql, {**walk.params, **params, "limit": limit, "span": SPAN}, writes=False)
-    return Ask(query, lambda answer: _bound_page(answer, walk, limit))
+    return Ask(query, lambda answer: _page_within(answer, walk, limit))
 
 
 def conditions_of(store: SqlStatements, wanted: Filter) -> tuple[str, dict[str, Any]]:
@@ -200,7 +200,7 @@ def _page(answer: Rows, walk: IndexWalk, limit: int) -> Page:
     return Page(found, _cursor(walk, found[-1].key, found[-1].updated) if len(found) == limit else walk.then)
 
 
-def _bound_page(answer: Rows, walk: IndexWalk, limit: int) -> Page:
+def _page_within(answer: Rows, walk: IndexWalk, limit: int) -> Page:
     """The page of a filter; the last row is the last record that was looked at, and how many they were."""
     state = COLUMNS.index("state")
     found = _page(Rows([row for row in answer.rows if row[state] is not None], answer.affected), walk, limit)

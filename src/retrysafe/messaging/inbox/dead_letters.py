@@ -80,7 +80,7 @@ class _Round:
     def page(self, limit: int = _PAGE) -> Ask[list[InboxLetter]]:
         """The next letters, in the order of their turns."""
         of = self._setting.entry.name, self._setting.consumer
-        return self._letters.inbox.marked(*of, after=self._after, limit=limit)
+        return self._letters.inbox.list_marked(*of, after=self._after, limit=limit)
 
     def select(self, page: Sequence[InboxLetter]) -> Iterator[InboxLetter]:
         """Those of a page that are to be handled now."""
