@@ -25,12 +25,13 @@ PIP := $(BIN)/python -m pip install --quiet --no-compile
 BENCH := .venv/bench
 ENGINES := .venv/engines
 LOWEST := .venv/lowest
+RELEASE := .venv/release
 LOWEST_TESTS := tests/http/test_fastapi.py tests/http/test_litestar.py tests/http/test_starlette.py tests/http/test_flask.py tests/http/test_aiohttp.py tests/http/client tests/console
 SERVICES := scripts/services
 TYPED := src demo $(wildcard tests/laboratory tests/typing)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo shop quick test pythons lowest ready coverage check style types pyright layers prove soak breaks mutate bench engines chromium fuzz kills pipeline ratchet services clean
+.PHONY: help venv demo shop quick test pythons lowest ready coverage check style types pyright layers prove soak breaks mutate bench engines chromium fuzz kills pipeline ratchet services docs dist clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -172,7 +173,7 @@ bench: ## Run the benchmarks against real services, in less than 15 minutes (ARG
 # Engines pin what they need, and some need hundreds of megabytes.
 $(ENGINES)/.stamp: pyproject.toml
 	$(PYTHON) -m venv $(ENGINES)/most
-	$(ENGINES)/most/bin/python -m pip install --quiet 'pyspark>=4,<5' 'apache-beam>=2.60' 'quixstreams>=3.20' 'psycopg[binary]' confluent-kafka
+	$(ENGINES)/most/bin/python -m pip install --quiet 'pyspark>=4,<5' 'apache-beam>=2.60' 'quixstreams>=3.20' 'psycopg[binary]' confluent-kafka deltalake
 	$(PYTHON) -m venv $(ENGINES)/flink
 	$(ENGINES)/flink/bin/python -m pip install --quiet 'apache-flink>=2,<3' 'psycopg[binary]'
 	@touch $@
@@ -196,8 +197,23 @@ pipeline: ## Send 100,000 orders through brokers, while relays and inboxes are k
 services: ## Start the services, and print the variables that lead the tests to them
 	@$(SERVICES) start; code=$$?; $(SERVICES) env; exit $$code
 
+# What builds the site and the distributions, away from what development uses.
+$(RELEASE)/.stamp: pyproject.toml
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet '.[docs]' build twine
+	@touch $@
+
+docs: $(RELEASE)/.stamp ## Build the site into site/; a warning is an error
+	$(RELEASE)/bin/python -m mkdocs build --strict
+
+dist: $(RELEASE)/.stamp ## Build wheels and sdists into dist/, and try each in an empty environment of each Python here
+	rm -rf dist
+	for folder in . demo; do $(RELEASE)/bin/python -m build --outdir dist $$folder || exit; done
+	$(RELEASE)/bin/python -m twine check --strict dist/*
+	scripts/try-distributions dist
+
 clean: ## Stop the services; remove .venv, caches and the services' data
 	$(SERVICES) stop
-	rm -rf .venv .services .coverage .coverage.* htmlcov build dist mutants .hypothesis \
+	rm -rf .venv .services .coverage .coverage.* htmlcov build dist site mutants .hypothesis \
 		.mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -32,6 +32,7 @@ MODULES = (
     "benchmarks.on_dynamodb",
     "benchmarks.on_growth",
     "benchmarks.on_sweeping",
+    "benchmarks.on_loads",
     "benchmarks.on_relay",
     "benchmarks.on_cdc",
     "benchmarks.on_consumers",

@@ -159,6 +159,8 @@ AIMS = (
     Aim("sweep psycopg/claims while rotating", "times", 1.5, 4.6, "claims alone"),
     Aim("claims at 1 million rows, postgresql asyncpg ×16", "ratio", 0.85, 0.72, "the same claims on an empty table"),
     Aim("claims at 10 million rows, postgresql asyncpg ×16", "ratio", 0.85, None, "the same claims on an empty table"),
+    Aim("load of a million rows, postgresql psycopg/overwrite", "ratio", 0.90, None, "the ledger is two statements"),
+    Aim("load of a million rows, postgresql psycopg/merge", "ratio", 0.90, None, "COPY and MERGE by hand"),
     Aim("import retrysafe", "ms of CPU added", 30, 49, "the standard library that it needs takes 22 to 26 ms"),
     Aim("crash kit, a point on sqlite", "ms", 20, 25, PLAN),
     Aim("crash kit, a point on postgresql", "ms", 50, 140, PLAN),
@@ -168,7 +170,6 @@ AIMS = (
     Aim("drain of 10 million messages to RabbitMQ", "ratio", 1.0, None, "the rate of its first million"),
     Aim("change data capture to RabbitMQ", "ms", 10, 70, "from commit to broker, p99 at 5,000 a second"),
     Aim("context of Kafka's transactions", "ratio", 0.90, 0.55, "the raw client"),
-    Aim("batch merge, psycopg", "ratio", 0.90, None, "COPY and MERGE by hand"),
 )
 
 

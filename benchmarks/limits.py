@@ -183,10 +183,12 @@ LIMITS = (
         "whose wall time swings by as much from turn to turn.",
     ),
     Limit(
-        (
-            "drain of",
-            "batch merge",
-        ),
+        ("load of a million rows",),
+        "Both sides send the same rows by COPY, in which the database takes most of the time; ours adds 0.1 µs of "
+        "Python for each row, which is tagged and compared with its partition, and a merge sorts its rows by key.",
+    ),
+    Limit(
+        ("drain of",),
         "No row measures this: what it would measure is not in this release, or takes longer than a run of 15 minutes.",
     ),
 )

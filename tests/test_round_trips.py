@@ -22,6 +22,7 @@ from retrysafe import Boundary, InProgress, Quota, QuotaExceeded
 from retrysafe.backends import registry
 from retrysafe.backends.redis.async_client import Wire
 from retrysafe.backends.sql.drivers.sqlite import SqliteFile
+from retrysafe.tasks.delivery import Call, TaskHandler, Told
 from tests.conftest import absent
 from tests.faults.redis_servers import Server, installed
 from tests.stores.ageing import mysql_connection
@@ -322,6 +323,22 @@ def test_sqlite_writes_a_first_record_into_its_table_only(file: str) -> None:
         database.text_factory = bytes  # an explanation shows keys as they are
         between = [step[3] for step in database.execute(f"EXPLAIN {insert}") if step[1] == b"OpenEphemeral"]
     assert between == [1], "one column: the instant that comes back"
+
+
+def test_sqlite_task_that_may_have_come_before(file: str) -> None:
+    """Its attempt is counted by two statements: by one as it begins, by one when it has ended."""
+    boundary = Boundary("trips", store=file, effects="keyed")
+    handler = TaskHandler(boundary, lambda order: order, "order", "test", {"operation": "charge"})
+
+    def deliver(order: str) -> list[str]:
+        SENT.clear()
+        assert handler.deliver(Call((order,), {}, "id", "charge", ((order,), {}))).told is Told.RETURN
+        return verbs()
+
+    deliver("first")
+    assert deliver("k") == ["INSERT", "SELECT", "INSERT", "UPDATE", "DELETE"]
+    assert deliver("k") == ["INSERT", "SELECT", "DELETE"]
+    boundary.close()
 
 
 def test_sqlite_own_transaction(file: str) -> None:

@@ -61,6 +61,7 @@ PURPOSES = {
     "crypto": ("encrypted results, `Keyring`", "how-to/encrypt-stored-results"),
     "otel": ("metrics and spans of OpenTelemetry", "how-to/observe-and-log"),
     "metrics": ("`--metrics` of `retrysafe relay` and `retrysafe inbox run`", "how-to/relay"),
+    "completion": ("`retrysafe completion`, for bash and zsh", "reference/commands"),
     "testing": ("`StoreSuite` and random histories, with pytest and Hypothesis", "how-to/test-your-code"),
     "demo": ("`retrysafe demo` with its API and live view", "how-to/run-the-demo"),
 }

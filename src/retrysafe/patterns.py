@@ -75,7 +75,8 @@ def update_if(
         values: what is written.
         where: columns and the value that each must have.
         unset: columns that must be NULL, such as a mark that is set once.
-        at_most: columns that must be NULL or not above a value, and are set to it, such as a fencing token.
+        at_most: columns that must be NULL or not above a value, and are set to it, such as a fencing token. Under a
+            lease, ``lease.update`` raises instead.
     """
     return _run(_on(tx), lambda on: on.update_if(table, values, where, unset, at_most))
 
@@ -164,8 +165,7 @@ class _On(NamedTuple):
         """Perform the statement of `_insert`; None: the row that is there stays."""
         params = {f"v{i}": table.store(name, row[name]) for i, name in enumerate(row)}
         if self.kind == "mysql":
-            for i, name in enumerate(key):
-                params[f"k{i}"] = table.store(name, row[name])
+            params |= {f"k{i}": table.store(name, row[name]) for i, name in enumerate(key)}
             params["n"] = None if newer is None else table.store(newer, row[newer])
         done = yield from _rows(Query(sql, params, refusals={_REFUSED: None}, patient=True))
         return done if done.affected > 0 else None

@@ -33,6 +33,46 @@ def test_a_misspelt_command_exits_with_2(arguments: list[str], capsys: pytest.Ca
     assert "usage: retrysafe" in capsys.readouterr().err
 
 
+@each_row(
+    ("arguments", "meant"),
+    [
+        (["swep"], "; did you mean sweep?"),
+        (["keys", "lst"], "; did you mean list?"),
+        (["sweep", "--bacth=3"], "; did you mean --batch?"),
+        (["relay", "--hold", "transction"], "; did you mean transaction?"),
+        (["sweep", "--nothing-like-it"], ""),
+    ],
+)
+def test_a_misspelt_word_is_answered_with_the_one_that_was_meant(
+    arguments: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(arguments)
+    said = capsys.readouterr().err.rstrip()
+    assert said.endswith(meant)
+    assert ("did you mean" in said) is bool(meant)
+
+
+COMPLETE = """
+source /dev/stdin
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+$(complete -p retrysafe | sed 's/.*-F \\([^ ]*\\).*/\\1/') retrysafe "${!#}"
+echo "${COMPREPLY[@]}"
+"""
+
+
+@pytest.mark.slow
+def test_bash_completes_verbs_options_and_choices(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "zsh"]) == 0
+    assert capsys.readouterr().out.startswith("#compdef retrysafe")
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    for words, found in (("keys l", "list"), ("sweep --ba", "--batch"), ("relay --hold t", "transaction")):
+        command = ["bash", "-c", COMPLETE, "bash", "retrysafe", *words.split()]
+        done = subprocess.run(command, input=script, capture_output=True, text=True, check=True)
+        assert done.stdout.split() == [found], done.stderr
+
+
 def test_the_store_to_migrate_is_an_option_or_in_the_environment(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

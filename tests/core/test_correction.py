@@ -12,8 +12,8 @@ from retrysafe.backends.service_clock import (
     ServiceClock,
     Sightings,
     instant,
-    narrowed,
-    sampled,
+    narrow,
+    sample,
 )
 
 SECOND = 1_000_000
@@ -37,7 +37,7 @@ def told(answers: Answers, offset: int) -> list[Bounds]:
     for pause, there, back in answers:
         sent = local + pause
         local = sent + there + back
-        known = narrowed(known, sampled(sent, local, date_of(sent + there + offset)))
+        known = narrow(known, sample(sent, local, date_of(sent + there + offset)))
         every.append(known)
     return every
 
@@ -45,7 +45,7 @@ def told(answers: Answers, offset: int) -> list[Bounds]:
 @given(ANSWERS, OFFSET, st.integers(0, 10 * HOUR))
 def test_the_truth_is_always_within_the_bounds(answers: Answers, offset: int, later: int) -> None:
     for known in told(answers, offset):
-        aged = known.aged(known.at + later)
+        aged = known.age(known.at + later)
         assert aged.least <= offset <= aged.most
 
 
@@ -66,20 +66,20 @@ def test_one_answer_is_as_exact_as_its_round_trip_and_more_only_help(answers: An
 
 
 def test_answers_around_a_tick_tell_the_time_exactly() -> None:
-    known = narrowed(sampled(0, 10, 41 * SECOND), sampled(20, 30, 42 * SECOND))
+    known = narrow(sample(0, 10, 41 * SECOND), sample(20, 30, 42 * SECOND))
     assert known.width == 30
     assert known.least <= 42 * SECOND - 20 <= known.most
 
 
 def test_a_clock_that_was_set_is_followed() -> None:
-    known = narrowed(sampled(0, 10, 41 * SECOND), sampled(20, 30, 20 * SECOND))
-    assert known == sampled(20, 30, 20 * SECOND)
+    known = narrow(sample(0, 10, 41 * SECOND), sample(20, 30, 20 * SECOND))
+    assert known == sample(20, 30, 20 * SECOND)
 
 
 def test_knowledge_is_worth_less_later() -> None:
-    known = sampled(0, 0, 0)
-    assert known.aged(HOUR).width == RESOLUTION + 2 * (HOUR // DRIFT)
-    assert known.aged(-HOUR) == known, "answers may be noted out of order"
+    known = sample(0, 0, 0)
+    assert known.age(HOUR).width == RESOLUTION + 2 * (HOUR // DRIFT)
+    assert known.age(-HOUR) == known, "answers may be noted out of order"
 
 
 class Machine:
@@ -91,7 +91,7 @@ class Machine:
         self.clock = ServiceClock(lambda: self.steady, lambda: (self.steady + self.wall_ahead) * 1000)
 
     def answer(self, service: str) -> None:
-        self.clock.told(self.steady - 1000, self.steady, service)
+        self.clock.note(self.steady - 1000, self.steady, service)
 
 
 def test_the_wall_clock_does_not_matter_once_the_service_has_answered() -> None:
@@ -114,7 +114,7 @@ def test_the_wall_clock_does_not_matter_once_the_service_has_answered() -> None:
 def test_an_answer_without_a_readable_date_tells_nothing() -> None:
     machine = Machine(0)
     machine.answer("yesterday, perhaps")
-    machine.clock.told(0, 1, None)
+    machine.clock.note(0, 1, None)
     assert not machine.clock.corrected
     assert machine.clock.error == 0
 
@@ -131,4 +131,4 @@ def test_a_version_is_unchanged_since_it_was_first_seen() -> None:
 
 
 def test_two_answers_that_leave_one_moment_tell_it() -> None:
-    assert narrowed(Bounds(0, 10, 0), Bounds(10, 20, 0)) == Bounds(10, 10, 0)
+    assert narrow(Bounds(0, 10, 0), Bounds(10, 20, 0)) == Bounds(10, 10, 0)

@@ -10,6 +10,7 @@ import sys
 import sysconfig
 import venv
 import zipfile
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -57,6 +58,20 @@ def test_the_wheels_hold_the_migrations_the_types_and_no_tests(wheels: list[Path
     assert "retrysafe/py.typed" in names
     assert "retrysafe_demo/payments.csv" in names
     assert not [name for name in names if name.startswith(("tests", "examples", "benchmarks"))]
+
+
+@pytest.mark.slow
+def test_links_of_the_readme_work_on_an_index(wheels: list[Path]) -> None:
+    (wheel,) = (wheel for wheel in wheels if wheel.name.startswith("retrysafe-"))
+    shown = zipfile.ZipFile(wheel).read(f"retrysafe-{version('retrysafe')}.dist-info/METADATA").decode("utf-8")
+    links = re.findall(r"\]\(([^)\s]+)\)", shown)
+    assert len(links) > 50
+    for link in links:
+        place = re.fullmatch(
+            r"https://(?:github|raw\.githubusercontent)\.com/retrysafe/retrysafe/(?:blob/)?main/([^#]+).*", link
+        )
+        assert place is not None, link
+        assert (ROOT / place[1]).exists(), link
 
 
 @pytest.mark.slow

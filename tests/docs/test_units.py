@@ -1,4 +1,4 @@
-"""The units of systemd on the pages: systemd takes them, and the command line takes their commands."""
+"""The units of systemd, Compose and Kubernetes on the pages: systemd takes its own, the command line all commands."""
 
 from __future__ import annotations
 
@@ -10,15 +10,27 @@ import subprocess
 import sys
 from configparser import ConfigParser
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from retrysafe.cli import module_of
+from retrysafe.cli.worker import Health, _address
+from retrysafe.protocol.durations import seconds
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 UNIT = re.compile(r"^```text\n# /etc/systemd/system/(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SERVICES, JOBS = (dict(UNIT.findall((HOW_TO / page).read_text("utf-8"))) for page in ("run-as-services.md", "cron.md"))
 UNITS = {**SERVICES, **JOBS}
+CONTAINERS = {
+    name: yaml.safe_load(text)
+    for name, text in re.findall(
+        r"^```text\n(?:# (\w+)\.yaml\n)?((?:x-worker|apiVersion|args):.*?)^```$",
+        (HOW_TO / "run-as-services.md").read_text("utf-8"),
+        re.MULTILINE | re.DOTALL,
+    )
+}
 PROGRAM = "/srv/shop/.venv/bin/retrysafe"
 
 
@@ -50,10 +62,43 @@ def test_the_command_line_takes_the_command_of_a_unit(name: str) -> None:
     unit = parsed(UNITS[name])
     program, *words = shlex.split(unit["Service"]["ExecStart"])
     assert program == PROGRAM
+    assert float(unit["Service"]["TimeoutStopSec"]) > seconds(parse(words).stop_within, "")
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """Let the command line read a worker's command."""
     parser = argparse.ArgumentParser()
     module_of(words[0]).add_to(parser.add_subparsers())
-    options = parser.parse_args(words)
-    assert float(unit["Service"]["TimeoutStopSec"]) > float(options.stop_within.removesuffix("s"))
+    return parser.parse_args(words)
+
+
+def test_compose_asks_a_worker_whether_it_is_ready_and_lets_it_end() -> None:
+    services: dict[str, Any] = CONTAINERS["compose"]["services"]
+    assert services.pop("migrate")["command"] == ["retrysafe", "migrate"]
+    assert sorted(services) == ["inbox", "relay"]
+    for service in services.values():
+        program, *words = service["command"]
+        options = parse(words)
+        assert program == "retrysafe"
+        asked = re.search(r"urlopen\('http://127\.0\.0\.1:(\d+)/(\w+)'\)", service["healthcheck"]["test"][-1])
+        assert asked is not None
+        assert (int(asked[1]), asked[2]) == (_address(options.metrics)[1], Health.ready.__name__)
+        assert seconds(service["stop_grace_period"], "") > seconds(options.stop_within, "")
+        compile(service["healthcheck"]["test"][-1], "healthcheck", "exec")
+
+
+def test_kubernetes_probes_a_worker_and_lets_it_end() -> None:
+    pod = CONTAINERS["relay"]["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    for program, *words in (container["args"], CONTAINERS[""]["args"]):
+        options = parse(words)
+        assert program == "retrysafe"
+        host, port = _address(options.metrics)
+        assert host == "0.0.0.0"
+        for kind, path in (("livenessProbe", Health.live), ("readinessProbe", Health.ready)):
+            assert container[kind]["httpGet"] == {"path": f"/{path.__name__}", "port": port}
+        assert pod["metadata"]["annotations"]["prometheus.io/port"] == str(port)
+        assert pod["spec"]["terminationGracePeriodSeconds"] > seconds(options.stop_within, "")
 
 
 @pytest.mark.slow

@@ -84,6 +84,16 @@ async def test_a_transaction_waits_for_the_file_as_long_as_is_left_of_its_turn(p
     await client.aclose()
 
 
+async def test_a_write_behind_a_read_waits_for_the_file_off_the_loop(path: str, other: sqlite3.Connection) -> None:
+    client = AsyncSqliteClient(SqliteFile(path))
+    read_first = Query("SELECT id FROM rows", {}, writes=False, otherwise=row(1))  # as the claim of a new key
+    written = asyncio.ensure_future(client(read_first))
+    await asyncio.sleep(0)
+    other.execute("COMMIT")
+    assert (await written).affected == 1
+    await client.aclose()
+
+
 def test_a_connection_that_comes_back_waits_as_long_as_ever(path: str) -> None:
     connection = SqliteFile(path).connect()
     connection.wait_for_writers(2.0)

@@ -803,7 +803,7 @@ def test_a_listener_ends_with_its_loop_although_a_library_swallowed_its_cancella
     masters: Any = SwallowsACancellation()
 
     async def leave() -> None:
-        AsyncRedisListener(masters, lambda key: key, lambda key: None).listen(b"key")
+        AsyncRedisListener(masters, lambda key: None).listen(b"key")
         await masters.asked.wait()
 
     running = threading.Thread(target=asyncio.run, args=(leave(),), daemon=True)
@@ -846,7 +846,7 @@ async def test_a_listener_ends_although_a_library_swallowed_its_cancellation() -
     from retrysafe.backends.redis.listener import AsyncRedisListener
 
     masters: Any = SwallowsACancellation()
-    listener = AsyncRedisListener(masters, lambda key: key, lambda key: None)
+    listener = AsyncRedisListener(masters, lambda key: None)
     listener.listen(b"key")
     await masters.asked.wait()
     ending = asyncio.create_task(listener.aclose())

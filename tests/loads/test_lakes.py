@@ -14,7 +14,7 @@ import pytest
 from retrysafe import Boundary, ConfigurationError, StoreUnavailable
 from retrysafe.errors import StaleToken
 from retrysafe.loads import Loads, Merge
-from tests.loads.test_loads import DAY, OTHER, clean, customer, sales
+from tests.loads.test_loads import DAY, OTHER, clean, sales
 from tests.steps.kills import elsewhere
 
 pa = pytest.importorskip("pyarrow")
@@ -99,6 +99,8 @@ def test_loads_of_lakes(lake: Lake) -> None:
     for run in ("a", "b", "a"):
         lake.load(run, 2, day=run, by=None, partition=None, strategy="append_once")
     assert [lake.sales(run) for run in "ab"] == [clean(2), clean(2)]
+    assert lake.load("none", 0, by=None, partition=None, strategy="append_once").rows == 0
+    assert lake.loads._target.look(lake.table, "run none") is not None
     lake.load(
         "arrow", rows=lambda: pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=False)) for row in sales(4)])
     )
@@ -145,14 +147,57 @@ def test_a_commit_of_iceberg_that_was_made_is_found(lost: str, tmp_path: Path) -
         assert lake.sales() == clean(5)
 
 
-def test_duckdb_merges(tmp_path: Path) -> None:
-    with _lake(_duckdb, tmp_path) as lake:
-        lake.target.execute("CREATE TABLE customers (id INT PRIMARY KEY, name VARCHAR, version BIGINT)")
-        for run, rows in {"1": [customer(1, 1), customer(1, 3)], "2": [customer(1, 2), customer(2, 1)]}.items():
-            lake.loads.load(
-                "customers", rows=lambda rows=rows: rows, run=run, strategy=Merge(("id",), "version"), tag=None
+def test_a_table_of_iceberg_without_repeats_is_refused(tmp_path: Path) -> None:
+    with _lake(_iceberg, tmp_path) as lake:
+        table = lake.target.load_table(lake.table)
+        for name in ("commit.retry.num-retries", "commit.retry.total-timeout-ms"):
+            table.transaction().set_properties({name: "0"}).commit_transaction()
+            with pytest.raises(ConfigurationError, match=f"remove_properties.'{name}'"):
+                lake.load(name, rows=lambda: pytest.fail("the source is read"))
+            table.transaction().remove_properties(name).commit_transaction()
+        assert lake.load("r").rows == 5
+
+
+CUSTOMERS = pa.schema([("id", pa.int64()), ("Name", pa.string()), ("version", pa.int64()), ("loaded_by", pa.string())])
+
+
+@pytest.mark.parametrize("make", [_duckdb, _delta])
+def test_merges(make: Callable[[Path], tuple[Any, str, Callable[[], Any]]], tmp_path: Path) -> None:
+    with _lake(make, tmp_path) as lake:
+        if make is _duckdb:
+            lake.target.execute(
+                "CREATE TABLE customers (id BIGINT PRIMARY KEY, Name TEXT, version BIGINT, loaded_by TEXT)"
             )
-        assert lake.target.execute("SELECT name FROM customers ORDER BY id").fetchall() == [("1v3",), ("2v1",)]
+        else:
+            pytest.importorskip("deltalake").write_deltalake(str(tmp_path / "customers"), CUSTOMERS.empty_table())
+
+        def rows() -> list[tuple[Any, ...]]:
+            if make is _duckdb:
+                return lake.target.execute("SELECT Name, loaded_by FROM customers ORDER BY id").fetchall()
+            table = pytest.importorskip("deltalake").DeltaTable(str(tmp_path / "customers"))
+            found = sorted(pa.table(table.to_pyarrow_table()).to_pylist(), key=lambda row: row["id"])
+            return [(row["Name"], row["loaded_by"]) for row in found]
+
+        def merge(run: str, *versions: tuple[Any, int], newer: str | None = "version", **options: Any) -> Any:
+            given = [{"id": key, "Name": f"{key}v{version}", "version": version} for key, version in versions]
+            options = {"rows": lambda: given, "strategy": Merge(("id",), newer), **options}
+            return elsewhere(lambda: lake.loads.load("customers", run=run, **options))
+
+        assert merge("a", (1, 1), (1, 3), (1, 2)).rows == 3
+        merge("b", (1, 2), (2, 1))
+        assert merge("c", (1, 3), (2, 1)).fence == 3  # of nothing that is newer, the mark stays, too
+        assert merge("d").fence == 4
+        assert rows() == [("1v3", "a/1"), ("2v1", "b/2")]
+        merge("e", (1, 1), newer=None)
+        for wrong in ([(3, 1), (3, 2)], [(None, 1)]):
+            with pytest.raises(ConfigurationError, match="with NULL in it, or twice"):
+                merge("f", *wrong, newer=None)
+        if make is _delta:
+            with pytest.raises(ConfigurationError, match="have all columns"):
+                merge("f", rows=lambda: [{"id": 5, "version": 1}])
+        with pytest.raises(StaleToken, match="later"):
+            merge("zombie", rows=lambda: merge("later", (2, 7)) and [{"id": 1, "Name": "zombie", "version": 9}])
+        assert rows() == [("1v1", "e/5"), ("2v7", "later/6")]
 
 
 def test_a_lake_that_cannot_be_reached_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

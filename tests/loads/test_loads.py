@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 
 from retrysafe import ConfigurationError, KeyReused, StoredFailure, StoreUnavailable
+from retrysafe.backends.registry import connect
+from retrysafe.cli import main
 from retrysafe.errors import StaleToken
 from retrysafe.loads import Loads, Merge, sql
 from retrysafe.loads.work import part_of
@@ -69,6 +72,10 @@ class Warehouse:
 
     def sales(self, day: str = DAY) -> list[int]:
         return self.shop.look(f"SELECT amount FROM {self.names['sales']} WHERE day = '{day}' ORDER BY id")  # type: ignore[return-value]
+
+    def ledger(self, limit: int, **named: str) -> list[Any]:
+        backend = connect(self.shop.store)
+        return backend.run(sql.marks_of(backend, limit, target=self.names["sales"], **named))
 
     def customers(self) -> list[str]:
         return self.shop.look(f"SELECT name FROM {self.names['customers']} ORDER BY id")
@@ -140,6 +147,11 @@ def _a_run_is_loaded_once(warehouse: Warehouse) -> None:
     assert (warehouse.sales(), warehouse.sales(OTHER)) == ([], clean(2))
     with pytest.raises(KeyReused):
         warehouse.load("first", input="another file")
+    assert [(part, mark[1:4]) for _, part, mark in warehouse.ledger(9) if part in (f"day={DAY}", f"day={OTHER}")] == [
+        (f"day={DAY}", ("empty", 0, 8)),
+        (f"day={OTHER}", ("other day", 2, None)),
+    ]
+    assert (len(warehouse.ledger(1)), warehouse.ledger(9, run="first")) == (1, [])
 
 
 def _rows_are_appended_once(warehouse: Warehouse) -> None:
@@ -255,6 +267,26 @@ def _killed(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, *, pairs: boo
                 assert (loaded.rows, warehouse.sales(run_id[:20])) == (5, clean(5)), plan
             else:
                 assert (loaded.rows, warehouse.customers()) == (2, ["1v2"]), plan
+
+
+def test_the_command_line_shows_loads(on_sqlite: Warehouse, capsys: pytest.CaptureFixture[str]) -> None:
+    def told(*words: str, code: int = 0) -> list[Any]:
+        assert main(["batch", *words, "--store", on_sqlite.shop.store, "--json"]) == code
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    with on_sqlite.boundary.claim("no load"):
+        pass
+    assert told("runs") == []  # the file has no ledger yet
+    for run in ("before", "last"):
+        on_sqlite.load(run, version=7)
+    part = {"table": on_sqlite.names["sales"], "part": f"day={DAY}", "fence": 2, "run": "last", "rows": 5}
+    part |= {"version": 7, "upto": None}
+    assert told("runs") == [part]
+    assert told("runs", "--table", "other") == []
+    for run, parts, states in (("last", [part], ["completed"]), ("before", [], ["completed"]), ("never", [], [])):
+        (shown,) = told("show", run, code=0 if states else 1)
+        assert (shown["parts"], [record["effective_state"] for record in shown["records"]]) == (parts, states)
+    assert main(["batch", "runs", "--store", on_sqlite.shop.store, "--target", "duckdb:///x.db"]) == 2
 
 
 def test_a_lost_reply_of_a_commit_is_looked_up(on_sqlite: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -451,15 +451,21 @@ async def test_a_handler_that_is_cancelled_by_itself_has_failed(make: str, world
 
 def test_a_duplicate_of_a_dead_message_does_not_change_its_letter(world: World) -> None:
     inbox = world.inbox()
+    calls: list[str] = []
 
     @inbox.handler("stock", max_attempts=1)
     def handle(message: InboxMessage[Any]) -> None:
+        calls.append(message.envelope.id)
         raise ValueError("the cause")
 
     handle.handle(envelope(1))
     [before] = world.letters(inbox)
     assert became(*(handle.handle(envelope(1), redelivered=again) for again in (False, True))) == ["dead", "dead"]
+    with world.connected() as perform:  # as when the window has passed
+        perform(f"DELETE FROM retrysafe_records WHERE boundary = '{inbox.boundary.name}'")
+    assert became(handle.handle(envelope(1))) == ["dead"]
     assert world.letters(inbox)[0].letter._replace(now=0) == before.letter._replace(now=0)
+    assert len(calls) == 1
 
 
 @pytest.mark.fault(53)

@@ -93,7 +93,7 @@ def test_a_run_that_goes_back_is_unknown_where_its_compensation_is(on_sqlite: Ma
         found: list[BaseException] = []
         for attempt in attempts:
             with (
-                pytest.raises((ValueError, OutcomeUnknown, Killed, StoredFailure)) as raised,
+                pytest.raises((ValueError, TimeoutError, OutcomeUnknown, Killed, StoredFailure)) as raised,
                 boundary.claim(trip) as it,
             ):
                 attempt(it)
@@ -114,6 +114,16 @@ def test_a_run_that_goes_back_is_unknown_where_its_compensation_is(on_sqlite: Ma
         claim.step("flight", lambda: "flight", undo=undo)
         fail()
 
+    def loses_the_answer(error: BaseException) -> Callable[[Claim], None]:
+        def attempt(claim: Claim) -> None:
+            def book() -> str:
+                raise error
+
+            claim.step("flight", lambda: "flight", undo=undo)
+            claim.step("hotel", book, undo=undo)
+
+        return attempt
+
     def in_doubt(claim: Claim) -> None:
         claim.step("flight", lambda: "flight", undo=undo)
         with pytest.raises(TimeoutError):
@@ -132,6 +142,14 @@ def test_a_run_that_goes_back_is_unknown_where_its_compensation_is(on_sqlite: Ma
         ((lambda claim: books(claim, cancel=refused),), "unknown", "'hotel' could not be undone", []),
         ((dies, forgets), "unknown", "'hotel' is to be undone", []),
         ((in_doubt,), "unknown", "'car' cannot be undone", []),
+        *(
+            row
+            for lost in (Killed(), TimeoutError())
+            for row in (
+                ((loses_the_answer(lost), books), "failed", "no car", ["hotel", "flight"]),
+                ((loses_the_answer(lost), forgets), "unknown", "'hotel' is to be undone", []),
+            )
+        ),
     ]
     for attempts, state, told, order in cases:
         undone.clear()

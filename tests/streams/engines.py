@@ -62,8 +62,6 @@ def spark(place: Any, folder: Path) -> None:
 
     The first task of an executor fails, and is tried again.
     """
-    from pyspark.sql import SparkSession
-
     from retrysafe.streams.spark import each_batch
 
     def write(frame: Any, target: Any) -> None:
@@ -78,11 +76,7 @@ def spark(place: Any, folder: Path) -> None:
             raise RuntimeError("this task fails once")
         return int(row.number)
 
-    local = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    builder = SparkSession.builder.master("local[1,4]")  # four attempts at a task
-    for name, value in local.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    session = spark_session()
     files = session.readStream.schema("number int").option("maxFilesPerTrigger", 1).csv(str(folder / "input"))
     query = (
         files.writeStream.foreachBatch(each_batch(Dying(place.ledger(), folder, 3), write))
@@ -92,6 +86,41 @@ def spark(place: Any, folder: Path) -> None:
     )
     query.awaitTermination()
     session.stop()
+
+
+def spark_session() -> Any:
+    """A session on loopback, with four attempts at a task."""
+    from pyspark.sql import SparkSession
+
+    local = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    builder = SparkSession.builder.master("local[1,4]")
+    for name, value in local.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def spark_load(place: Any, folder: Path) -> None:
+    """A frame that is loaded into a Delta table; the driver is killed after the commit, before the run is noted."""
+    from retrysafe import Boundary, wait
+    from retrysafe.loads import Loads
+
+    boundary = Boundary("lake", store=f"sqlite:///{folder}/runs.db", lease="5s", concurrency=wait("60s"), observers=[])
+    loads = Loads(boundary, f"delta://{folder}")
+    publish, killed = loads._target.publish, folder / "killed"
+
+    def published(work: Any) -> int:
+        counted = publish(work)
+        if not killed.exists():
+            killed.touch()
+            os.killpg(0, signal.SIGKILL)
+        return counted
+
+    def rows() -> Any:
+        assert not killed.exists(), "the source is read again"
+        return spark_session().read.schema("number int").csv(str(folder / "input")).toArrow()
+
+    loads._target.publish = published  # type: ignore[method-assign]
+    assert loads.load("numbers", rows=rows, run="r", tag=None).rows == len(NUMBERS)
 
 
 def quix(place: Any, folder: Path) -> None:
@@ -216,7 +245,7 @@ class Failing(Dying):
 if __name__ == "__main__":
     chosen, where = sys.argv[1], Path(sys.argv[2])
     os.setpgid(0, 0)
-    {"spark": spark, "quix": quix, "beam": beam, "flink": flink}[chosen](
+    {"spark": spark, "spark_load": spark_load, "quix": quix, "beam": beam, "flink": flink}[chosen](
         pickle.loads((where / "place.pickle").read_bytes()),
         where,
     )

@@ -80,6 +80,20 @@ def test_a_deleted_checkpoint_of_spark_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.one_of("slow tests")
+def test_a_frame_of_spark_is_loaded_once_by_a_killed_driver(tmp_path: Path) -> None:
+    pa, lake = pytest.importorskip("pyarrow"), pytest.importorskip("deltalake")
+    fill(tmp_path)
+    table = str(tmp_path / "numbers")
+    lake.write_deltalake(table, pa.schema([("number", pa.int32())]).empty_table())
+    (tmp_path / "place.pickle").write_bytes(pickle.dumps(None))
+    assert run("spark_load", tmp_path) == -signal.SIGKILL, (tmp_path / "output").read_text()
+    assert run("spark_load", tmp_path) == 0, (tmp_path / "output").read_text()
+    written = pa.table(lake.DeltaTable(table).to_pyarrow_table())["number"].to_pylist()
+    assert sorted(written) == list(NUMBERS)
+
+
+@pytest.mark.slow
 @pytest.mark.one_of("jobs of Flink")
 def test_a_task_of_flink_that_fails_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     require("postgresql")

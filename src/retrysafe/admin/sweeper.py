@@ -99,6 +99,7 @@ class Sweeper:
         self._schedule = Sweeps(batch, seconds_of(pause, "pause"), seconds_of(every, "every"))
         self._observers = Observers((LoggingObserver(),) if observers is None else observers)
         self._check_choices()
+        self._count = _Count(None, batch)
         self._stops = Stops()
         self._stop_signal = StopSignal()
         self._thread: threading.Thread | None = None
@@ -124,6 +125,11 @@ class Sweeper:
     def serves_sync(self) -> bool:
         """True if sync code can sweep the store."""
         return self._backend.serves_sync
+
+    @property
+    def swept(self) -> Swept:
+        """The removals of the latest run, so far."""
+        return self._count.total()
 
     # ------------------------------------------------------------ one run
 
@@ -169,7 +175,7 @@ class Sweeper:
 
     def _run(self, client: Client, stop: StopSignal, limit: int | None = None) -> Swept:
         self._backend.check(client)
-        count = _Count(limit, self._schedule.batch, by_bytes=self._archive is not None)
+        self._count = count = _Count(limit, self._schedule.batch, by_bytes=self._archive is not None)
         try:
             if self._rotate:
                 self._rotate_all(client, stop, count)
@@ -189,7 +195,7 @@ class Sweeper:
 
     async def _arun(self, client: AsyncClient, stop: StopSignal, limit: int | None = None) -> Swept:
         await self._backend.acheck(client)
-        count = _Count(limit, self._schedule.batch, by_bytes=self._archive is not None)
+        self._count = count = _Count(limit, self._schedule.batch, by_bytes=self._archive is not None)
         try:
             if self._rotate:
                 await self._arotate_all(client, stop, count)

@@ -82,9 +82,9 @@ class Backend:
             if alistening is None
             else PerLoop(lambda: alistening(self.wakeups.wake), lambda listener: listener.abandon())
         )
-        self.client: PerProcess[Client] = PerProcess(lambda: self._open())
+        self.client: PerProcess[Client] = PerProcess(self.another)
         """Gives the sync client of this process."""
-        self.aclient: PerLoop[AsyncClient] = PerLoop(lambda: self._aopen(), lambda client: client.abandon())
+        self.aclient: PerLoop[AsyncClient] = PerLoop(self.aanother, lambda client: client.abandon())
         """Gives the async client of this process and the running loop."""
         self._tables: Tables | None = None
         self._checked = 0
@@ -103,12 +103,10 @@ class Backend:
 
     @property
     def commands(self) -> Commands:
-        """The commands that are shown for this store."""
         return naming(self.address) if self.access.alias is None else of_alias(self.access.alias)
 
     @property
     def tables(self) -> Tables:
-        """The tables of the store, if it has a schema."""
         if self._tables is None:
             from retrysafe.backends.schema import Tables
 
@@ -124,7 +122,6 @@ class Backend:
         return self.client()
 
     async def aready(self) -> AsyncClient:
-        """`ready` for async code."""
         if self._checked != runtime.pid:
             await self.acheck(self.aclient())
         return self.aclient()
@@ -141,21 +138,13 @@ class Backend:
         return run(program, self.ready())
 
     async def arun(self, program: Program[R]) -> R:
-        """`run` for async code."""
         return await arun(program, await self.aready())
-
-    def _open(self) -> Client:
-        return self._make(self.access.sync)
-
-    def _aopen(self) -> AsyncClient:
-        return self._amake(self.access.asynchronous)
 
     def another(self) -> Client:
         """A new client: its connections are its own where the store is given as a URL."""
         return self._make(self.access.sync)
 
     def aanother(self) -> AsyncClient:
-        """`another` for the running loop."""
         return self._amake(self.access.asynchronous)
 
     def pulse(self) -> Client:
@@ -163,7 +152,6 @@ class Backend:
         return self._make(self.access.pulse or self.access.sync)
 
     def apulse(self) -> AsyncClient:
-        """`pulse` for the running loop."""
         return self._amake(self.access.apulse or self.access.asynchronous)
 
     def _make(self, make: Callable[[], Client] | None) -> Client:
@@ -193,7 +181,6 @@ class Backend:
         self.wakeups.wait(key, seconds, None if self._listener is None else self._listener())
 
     async def await_(self, key: bytes, seconds: float) -> None:
-        """`wait` for async code."""
         await self.wakeups.await_(key, seconds, None if self._alistener is None else self._alistener())
 
     def restarts(self, error: BaseException) -> bool:
@@ -215,7 +202,6 @@ class Backend:
             self._judge(run(self.examination(), execute))
 
     async def acheck(self, execute: AsyncExecutor, place: Place | None = None) -> None:
-        """`check` for async code."""
         if place is not None:
             await self.database.acheck(execute, place)
         if self._checked != runtime.pid:
@@ -227,7 +213,6 @@ class Backend:
         return self.tables.migrate(partitions)
 
     async def amigrate(self, partitions: int | None = None) -> list[Migration]:
-        """`migrate` through the async client."""
         return await self.tables.amigrate(partitions)
 
     def examination(self) -> Program[list[Finding]]:

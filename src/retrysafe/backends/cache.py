@@ -50,22 +50,16 @@ class ReadThroughCache:
         """The warning that the cache did not answer, until it is reported."""
 
     def look(self, request: ClaimRequest) -> Looked:
-        """Return the cache's answer to a claim."""
-        looked = self._ask(caching.look(self._cache, request))
-        return _NOT_LOOKED if looked is None else looked
+        return self._ask(caching.look(self._cache, request)) or _NOT_LOOKED
 
     async def alook(self, request: ClaimRequest) -> Looked:
-        """`look` for async code."""
-        looked = await self._aask(caching.look(self._cache, request))
-        return _NOT_LOOKED if looked is None else looked
+        return await self._aask(caching.look(self._cache, request)) or _NOT_LOOKED
 
     def keep(self, outcome: ClaimResult, looked: Looked) -> None:
-        """Keep the settled record that a claim met."""
         if looked[1] is not None:
             self._ask(caching.keep(self._cache, outcome, looked[1], self._at_most))
 
     async def akeep(self, outcome: ClaimResult, looked: Looked) -> None:
-        """`keep` for async code."""
         if looked[1] is not None:
             await self._aask(caching.keep(self._cache, outcome, looked[1], self._at_most))
 
@@ -74,11 +68,9 @@ class ReadThroughCache:
         run(caching.drop(self._cache, changed, self._at_most), self._clients.client())
 
     def close(self) -> None:
-        """Close the clients of this process."""
         self._clients.close()
 
     async def aclose(self) -> None:
-        """Close those of the running loop too."""
         await self._clients.aclose()
 
     def _ask(self, program: Program[Any]) -> Any:

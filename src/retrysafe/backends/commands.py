@@ -41,7 +41,6 @@ def naming(address: str, program: str = PROGRAM) -> Commands:
 
 
 def of_alias(alias: str) -> Commands:
-    """The commands for an alias of Django's DATABASES."""
     return Commands(MANAGE, quoted(alias))
 
 

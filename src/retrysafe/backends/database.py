@@ -68,7 +68,6 @@ class StoreDatabase:
             self._judge(place, theirs, mine)
 
     async def acheck(self, execute: AsyncExecutor, place: Place) -> None:
-        """`check` for async code."""
         if not self._leads_to(place):
             theirs = await arun(self._whereabouts(), execute)
             mine = theirs if theirs in self._backend.access.places() else await self._aask()
@@ -85,7 +84,6 @@ class StoreDatabase:
         return run(self._whereabouts(), self._backend.client())
 
     async def _aask(self) -> object:
-        """`_ask` for async code."""
         if self._async:
             return await arun(self._whereabouts(), self._backend.aclient())
         return await lazy.asyncio.to_thread(self._ask)
@@ -122,7 +120,6 @@ class StoreDatabase:
             self._backend.store.home = schema if as_connected or not self._sync else self._own_schema()
 
     async def afind_home(self, execute: AsyncExecutor, *, joined: bool) -> None:
-        """`find_home` for async code."""
         if self._has_no_home():
             schema, as_connected = ("", False) if joined else await arun(self._schema(), execute)
             self._backend.store.home = schema if as_connected else await self._aown_schema()
@@ -174,7 +171,6 @@ class StoreDatabase:
             self._note(other, mine == run(other._whereabouts(), other._backend.client()))
 
     async def acompare(self, other: StoreDatabase) -> None:
-        """`compare` for async code."""
         if self._async and other._async:
             mine = await arun(self._whereabouts(), self._backend.aclient())
             self._note(other, mine == await arun(other._whereabouts(), other._backend.aclient()))

@@ -166,7 +166,6 @@ class DocumentStore:
         return []
 
     def claim(self, request: ClaimRequest) -> Ask[Record | QuotaRefusal | None]:
-        """Write a first record, or return the one that is there."""
         write = self._put(request, None)
 
         def parse(answer: Any) -> Record | None:
@@ -175,24 +174,19 @@ class DocumentStore:
         return Ask(self.render(write), parse)
 
     def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
-        """Claim a record that is as seen and claimable."""
         write = self._put(request, seen)
         return Ask(self.render(write), lambda answer: self._own(answer, write) if self.is_done(answer) else None)
 
     def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
-        """Settle the owner's record."""
         return self._settle(held.key, owner_of(held), event, result, held.clocks, None)
 
     def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[bool]:
-        """Settle a record that is as seen."""
         return self._settle(seen.key, version_of(seen), event, result, clocks, self._now_for(seen))
 
     def renew(self, held: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
-        """Extend the leases, one write per key."""
         return [self._renew(one) for one in held]
 
     def read(self, key: bytes) -> Ask[Record | None]:
-        """Return the record."""
         return Ask(self.find(key), lambda answer: self._record(self.document(answer)))
 
     def _put(self, request: ClaimRequest, seen: Record | None) -> Write:
@@ -307,11 +301,9 @@ class DocumentStore:
         return []
 
     def remove(self, seen: Sequence[Record]) -> list[Ask[int]]:
-        """Nothing to remove."""
         return []
 
     def scan(self, wanted: Filter, cursor: str | None, limit: int) -> Ask[Page]:
-        """Return a page of records in the service's own order of keys."""
         named = {name: getattr(wanted, name) for name in ("boundary", "operation", "scope")}
         equal = {name: value for name, value in named.items() if value is not None}
         start = None if cursor is None else bytes.fromhex(cursor)
@@ -328,17 +320,14 @@ class DocumentStore:
         return Ask(self.select(selection), parse)
 
     def tally(self) -> list[Ask[list[Tally]]]:
-        """Counting takes a scan."""
         return []
 
 
 def owner_of(held: Ownership) -> dict[str, Any]:
-    """The values of a document that is still this attempt's."""
     return {"attempt": held.attempt, "token": held.token}
 
 
 def version_of(seen: Record) -> dict[str, Any]:
-    """The values of a document that is as it was seen."""
     return {"attempt": seen.attempt, "version": seen.version}
 
 
@@ -350,7 +339,6 @@ def record_of(document: Document, now: Micros) -> Record:
 
 
 def result_in(document: Document) -> StoredResult | None:
-    """The result in a document that has one."""
     if "media_type" not in document:
         return None
     return StoredResult(document.get("result"), document["media_type"], document["codec_version"])

@@ -49,7 +49,6 @@ def put(request: Ask[R], execute: Executor, *, again: bool = False) -> R:
 
 
 async def aput(request: Ask[R], execute: AsyncExecutor, *, again: bool = False) -> R:
-    """`put` for async code."""
     try:
         return request.parse(await execute(request.request))
     except StoreUnavailable as error:
@@ -90,7 +89,6 @@ def run(
 async def arun(
     program: Program[R], execute: AsyncExecutor, patience: float = PATIENCE, *, failed: StoreUnavailable | None = None
 ) -> R:
-    """`run` for async code."""
     refusals: _Refusals | None = None
     try:
         asked = next(program)
@@ -133,7 +131,6 @@ def restarting(transact: Callable[[], R]) -> R:
 
 
 async def arestarting(transact: Callable[[], Awaitable[R]]) -> R:
-    """`restarting` for async code."""
     refusals: _Refusals | None = None
     while True:
         try:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from retrysafe.backends.registry import specs
+from retrysafe.backends.registry import find_function, specs
 from retrysafe.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ def join_any(tx: Any) -> Joining:
 
 
 def _join(tx: Any, kind: str, address: str) -> Joining:
-    """Find the executors by the type of the transaction."""
     if isinstance(tx, str):
         _refuse_text(tx)
     return _joiner_of(tx.__class__)(tx, kind, address)
@@ -35,14 +33,10 @@ def _join(tx: Any, kind: str, address: str) -> Joining:
 
 @lru_cache(maxsize=64)
 def _joiner_of(given: type) -> Callable[[Any, str, str], Joining]:
-    """Find the function that joins transactions of a type. A type that is not imported cannot have an object."""
-    for spec in specs():
-        for kind, reference in spec.transactions.items():
-            module, _, name = kind.partition(":")
-            loaded = sys.modules.get(module)
-            if loaded is not None and issubclass(given, getattr(loaded, name)):
-                joiner: Callable[[Any, str, str], Joining] = spec.load(reference)
-                return joiner
+    """Find the function that joins transactions of a type."""
+    found = find_function(given, lambda spec: spec.transactions)
+    if found is not None:
+        return found
     libraries = {kind.partition(":")[0].partition(".")[0] for spec in specs() for kind in spec.transactions}
     raise ConfigurationError(
         f"tx= is a {given.__module__}.{given.__qualname__}; expected a connection or session of "

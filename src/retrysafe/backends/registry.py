@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from retrysafe.backends.backend import Backend
@@ -32,7 +32,6 @@ _sharing = new_lock()
 
 
 def specs() -> Iterator[BackendSpec]:
-    """The specs of all backends."""
     for name in BACKENDS:
         spec: BackendSpec = importlib.import_module(f"retrysafe.backends.{name}").BACKEND
         yield spec
@@ -138,34 +137,39 @@ def _of_scheme(url: str) -> BackendSpec:
 
 
 def _backend_of(store: object) -> Backend:
-    """The backend for a store, not shared with others."""
     if isinstance(store, Backend):
         return store
     if isinstance(store, Layered):
         return _layer(store)
-    spec, reference = _of_url(store) if isinstance(store, str) else _of_object(store)
-    backend: Backend = spec.load(reference)(store)
+    backend: Backend = (_of_url(store) if isinstance(store, str) else _of_object(store))(store)
     if isinstance(store, str):
         backend.refusal = second_at(store)
     return backend
 
 
-def _of_url(url: str) -> tuple[BackendSpec, str]:
-    """The spec of a URL's backend, and its factory. Text without a scheme is an alias."""
-    if "://" not in url:
-        return next((spec, spec.alias) for spec in specs() if spec.alias)
-    spec = _of_scheme(url)
-    return spec, spec.schemes[_scheme(url)]
+def _of_url(url: str) -> Callable[..., Any]:
+    """The function that makes the backend of a URL. Text without a scheme is an alias."""
+    spec = _of_scheme(url) if "://" in url else next(spec for spec in specs() if spec.alias)
+    function: Callable[..., Any] = spec.load(spec.schemes[_scheme(url)] if "://" in url else spec.alias)
+    return function
 
 
-def _of_object(store: object) -> tuple[BackendSpec, str]:
-    """The spec of an object's backend, and its factory. A type that is not imported cannot have an object."""
+def find_function(given: type, of: Callable[[BackendSpec], Mapping[str, str]]) -> Callable[..., Any] | None:
+    """Find the function that a spec lists for a type. A type that is not imported cannot have an object."""
     for spec in specs():
-        for kind, reference in spec.objects.items():
+        for kind, reference in of(spec).items():
             module, _, name = kind.partition(":")
             loaded = sys.modules.get(module)
-            if loaded is not None and isinstance(store, getattr(loaded, name)):
-                return spec, reference
+            if loaded is not None and issubclass(given, getattr(loaded, name)):
+                function: Callable[..., Any] = spec.load(reference)
+                return function
+    return None
+
+
+def _of_object(store: object) -> Callable[..., Any]:
+    found = find_function(store.__class__, lambda spec: spec.objects)
+    if found is not None:
+        return found
     if store is None:
         raise ConfigurationError("store= is None: is the environment variable or setting that it comes from set?")
     if hasattr(store, "__fspath__"):

@@ -19,7 +19,7 @@ from retrysafe.backends.sql.drivers.base import LOCKED, sqlstate
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol import migrating
 from retrysafe.protocol.migrating import CreatedStore, Migration
-from retrysafe.protocol.requests import Ask, Program, Query, ask
+from retrysafe.protocol.requests import Ask, Program, Query, ask, nothing
 
 if TYPE_CHECKING:
     from retrysafe.backends.database import Served
@@ -65,7 +65,6 @@ class Tables:
             yield from migrating.require(self._sql(), self._find_needed_version(), self._migrating())
 
     def _migrating(self) -> str:
-        """The command that applies the migrations."""
         return self._backend.access.migrate_with or self._backend.commands.line("migrate")
 
     def _find_needed_version(self) -> int:
@@ -169,7 +168,6 @@ class Tables:
             time.sleep(pause)
 
     async def amigrate(self, partitions: int | None = None) -> list[Migration]:
-        """`migrate` through the async client."""
         if partitions is None and isinstance(self._backend.store, CreatedStore):
             return await arun(self._backend.store.create(), self._backend.aclient())
         chosen = self._choose(partitions)
@@ -183,12 +181,10 @@ class Tables:
         return applied
 
     async def aperform(self, statements: Sequence[str]) -> None:
-        """`perform` through the async client."""
         if statements:
             await self._apatiently(self._apart(statements))
 
     async def _apatiently(self, begin: Callable[[], Program[R]]) -> R:
-        """`_patiently` for async code."""
         pauses, client = _pauses(), self._backend.aclient()
         while True:
             try:
@@ -222,9 +218,9 @@ class Tables:
         return lambda: migrating.migrate(
             store,
             chosen,
-            store.migration_lock(),
-            store.migration_unlock(),
-            bounds=store.migration_bounds(),
+            store.MIGRATION_LOCK,
+            store.MIGRATION_UNLOCK,
+            bounds=store.MIGRATION_BOUNDS,
             postponed=_has_rows if self._builds_apart else None,
         )
 
@@ -237,7 +233,7 @@ class Tables:
         return self._backend.kind == "postgresql" and self._backend.access.own_connections
 
     def _find_lost_indexes(self) -> Program[Sequence[str]]:
-        present = yield from ask(Ask(Query(_TABLES, {}, writes=False), lambda answer: [row[0] for row in answer.rows]))
+        present = [name for (name,) in (yield from ask(indexes.rows_of(_TABLES)))]
         return (yield from indexes.find_lost_on_postgresql(self._sql(), present)).statements
 
     def _apart(self, statements: Sequence[str]) -> Callable[[], Program[None]]:
@@ -285,7 +281,7 @@ def _has_rows(statement: str) -> Program[bool]:
 
 
 def _do(statement: str) -> Program[None]:
-    yield from ask(Ask(Query(statement, {}, patient=True), lambda answer: None))
+    yield from ask(Ask(Query(statement, {}, patient=True), nothing))
 
 
 def _pauses() -> Iterator[float]:

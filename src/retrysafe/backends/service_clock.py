@@ -28,7 +28,7 @@ class Bounds(NamedTuple):
     most: Micros
     at: Micros
 
-    def aged(self, local: Micros) -> Bounds:
+    def age(self, local: Micros) -> Bounds:
         """The bounds at a later instant, wider because clocks drift apart."""
         drift = max(0, local - self.at) // DRIFT
         return Bounds(self.least - drift, self.most + drift, max(self.at, local))
@@ -39,17 +39,17 @@ class Bounds(NamedTuple):
         return self.most - self.least
 
 
-def sampled(sent: Micros, received: Micros, date: Micros) -> Bounds:
+def sample(sent: Micros, received: Micros, date: Micros) -> Bounds:
     """Bound the clock's offset by one answer, which was asked for and received at these local instants."""
     return Bounds(date - received, date + RESOLUTION - sent, received)
 
 
-def narrowed(known: Bounds | None, sample: Bounds) -> Bounds:
+def narrow(known: Bounds | None, sample: Bounds) -> Bounds:
     """Narrow the bounds by one more sample; if they contradict each other, the clock was set, and the sample counts."""
     if known is None:
         return sample
-    before = known.aged(sample.at)
-    after = sample.aged(before.at)
+    before = known.age(sample.at)
+    after = sample.age(before.at)
     least, most = max(before.least, after.least), min(before.most, after.most)
     return Bounds(least, most, before.at) if least <= most else after
 
@@ -121,11 +121,9 @@ class OwnClock:
     error: Micros = 0
 
     def local(self) -> Micros:
-        """This machine's own time."""
         return steady()
 
     def __call__(self) -> Micros:
-        """The time of this machine."""
         return time.time_ns() // 1000
 
 
@@ -144,24 +142,22 @@ class ServiceClock:
 
     @property
     def corrected(self) -> bool:
-        """True if the service has told its time."""
         return self._bounds is not None
 
     @property
     def error(self) -> Micros:
-        """By how much the service's clock may be ahead of this one."""
         bounds = self._bounds
-        return 0 if bounds is None else bounds.aged(self.local()).width
+        return 0 if bounds is None else bounds.age(self.local()).width
 
     def __call__(self) -> Micros:
         """The time on the service's clock, in microseconds since the Unix epoch."""
         local, bounds = self.local(), self._bounds
-        return local + (self._assumed if bounds is None else bounds.aged(local).least)
+        return local + (self._assumed if bounds is None else bounds.age(local).least)
 
-    def told(self, sent: Micros, received: Micros, date: str | None) -> None:
+    def note(self, sent: Micros, received: Micros, date: str | None) -> None:
         """Take note of the ``Date`` of an answer that was asked for and received at these local instants."""
         told = None if date is None else instant(date)
         if told is None:
             return
         with self._lock:
-            self._bounds = narrowed(self._bounds, sampled(sent, received, told))
+            self._bounds = narrow(self._bounds, sample(sent, received, told))

@@ -38,6 +38,13 @@ class Joining(NamedTuple):
     """The kind of that database, as stores name it."""
 
 
+class WithoutTransactions:
+    """A client of a store whose transactions cannot hold the caller's data."""
+
+    def transaction(self) -> Any:
+        raise ConfigurationError("store=: this kind of store has no transactions to share.")
+
+
 def refuse_kind(kind: str, store: str) -> None:
     """Raise `ConfigurationError` for a transaction on another kind of database than the store's; empty is any kind."""
     if store and kind != store:

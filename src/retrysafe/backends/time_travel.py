@@ -12,7 +12,3 @@ INSTANTS = ("lease_until", "created", "updated", "expires", "tombstone_until")
 
 Aged = Iterable[Ask[Any]]
 """Each ask is made when the one before it has been answered."""
-
-
-def nothing(answer: Any) -> None:
-    """The answer of an ask that only changes something."""

@@ -25,7 +25,6 @@ class Wakeups:
         self._lock = new_lock()
 
     def wake(self, key: bytes) -> None:
-        """Wake everybody who waits for ``key``."""
         if self.waiting:
             with self._lock:
                 waiting = self.waiting.pop(key, ())
@@ -39,7 +38,6 @@ class Wakeups:
             event.wait(seconds)
 
     async def await_(self, key: bytes, seconds: float, listener: AsyncListener | None = None) -> None:
-        """`wait` for async code."""
         loop = lazy.asyncio.get_running_loop()
         event = lazy.asyncio.Event()
 

@@ -57,7 +57,8 @@ class Fence:
 
         ``tx`` is as for `Boundary.claim`, on any database; ``where`` has the values that rows are selected by, and
         ``column`` names an integer column for the token. With an async ``tx``, await this.
-        Raises `StaleToken` if one of the rows has a later token, and then none is written.
+        Raises `StaleToken` if one of the rows has a later token, and then none is written. For a model, or a loser that
+        goes on, take ``update_if(at_most=…)``.
         """
         return _drive(_update(self, tx, table, values, where, column))
 

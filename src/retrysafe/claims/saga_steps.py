@@ -55,7 +55,7 @@ class SagaStep(Step):
             return
         self.undone = self._undo or met.state is StepState.UNDONE
         match MEETS[met.state, Aim.UNDO if self._undo else Aim.DO]:
-            case Act.DOUBT:
+            case Act.FIND_OUT | Act.DOUBT:
                 raise OutcomeUnknown(f"Step {label(self.at)} was committed in the middle of its work")
             case Act.RUN:
                 row = met._replace(state=StepState.UNDONE)

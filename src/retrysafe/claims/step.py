@@ -190,7 +190,7 @@ class StepOfClaim(Step):
             raise
         except BaseException:  # cancelled: if it was written, nothing has been done
             if self._started:
-                await aperform(self._backend, ask(self._shelf.store.drop(self._shelf.work, self.at)), self._joining)
+                await aperform(self._backend, self._drop(), self._joining)
             raise
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -225,10 +225,14 @@ class StepOfClaim(Step):
                 if row.result is None:
                     raise Retreat
                 self._replay(row)
-            case Act.DOUBT:
+            case Act.FIND_OUT if self._effects == "external":
                 yield from self._ask_probe()
+            case Act.FIND_OUT:
+                assert row is not None
+                self._check_input(row.fingerprint)
+                yield from self._take_over()
             case _:
-                if self._effects == "external" or (self._tx is not None and course.took_over):
+                if course.took_over if self._tx is not None else self._effects == "external" or self.undo is not None:
                     yield from self._start()
 
     def _replay(self, row: StepRow) -> None:
@@ -247,6 +251,18 @@ class StepOfClaim(Step):
             raise
         if met is not None:
             raise LeaseLost(f"Step {label(self.at)}: another attempt has written it.")
+        self.course.rows[self.at] = row
+
+    def _take_over(self) -> Program[None]:
+        """Make the row of an earlier attempt that has started the step one of this attempt."""
+        self._started = True
+        store, work, row = self._shelf.store, self._shelf.work, self._row(StepState.STARTED)
+        self.course.rows[self.at] = yield from change(store, work, row, StepState.STARTED, joined=self._tx is not None)
+
+    def _drop(self) -> Program[None]:
+        """Remove the row of a step that has not happened."""
+        yield from ask(self._shelf.store.drop(self._shelf.work, self.at))
+        self.course.rows.pop(self.at, None)
 
     def _ask_probe(self) -> Program[None]:
         """Settle a step that may have happened."""
@@ -267,13 +283,12 @@ class StepOfClaim(Step):
             raise self.course.doubt(
                 self.at, f"The probe of step {label(self.at)} could not determine the outcome either"
             )
-        row = self._row(StepState.STARTED)
-        yield from change(self._shelf.store, self._shelf.work, row, StepState.STARTED)
+        yield from self._take_over()
         if self._failure is not None:
             yield from self._leaving(None)
         self._result, self._not_executed = None, False
         if self.course.aim is Aim.REDO:
-            yield from ask(self._shelf.store.drop(self._shelf.work, self.at))
+            yield from self._drop()
             raise Retreat
 
     def _leaving(self, error: BaseException | None) -> Program[None]:
@@ -316,7 +331,7 @@ class StepOfClaim(Step):
             course.broken.add(self.at)
         elif self._started:
             with suppress(Exception):  # the transaction may be broken by the error
-                yield from ask(self._shelf.store.drop(self._shelf.work, self.at))
+                yield from self._drop()
 
     def _check_input(self, stored: bytes) -> None:
         if self._given is None or not stored or self._print == stored:

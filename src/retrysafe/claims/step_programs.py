@@ -10,7 +10,7 @@ from retrysafe.backends.driver import arun, run
 from retrysafe.cancellation import run_to_completion
 from retrysafe.claims.context import ClaimContext
 from retrysafe.errors import ConfigurationError
-from retrysafe.protocol.requests import Ask, Program
+from retrysafe.protocol.requests import Ask, Program, as_it_is
 
 if TYPE_CHECKING:
     from retrysafe.backends.backend import Backend
@@ -32,7 +32,7 @@ class Retreat(BaseException):
 
 def call(step: Enclosing, function: Callable[..., Any], *args: Any) -> Program[Any]:
     """Call a function of the user's, whose errors are no answers of the store, to be asked again."""
-    value, error = yield Ask(Call(step, function, args), _as_it_is)
+    value, error = yield Ask(Call(step, function, args), as_it_is)
     if error is not None:
         raise error
     return value
@@ -121,7 +121,3 @@ class _Inside:
 
     def __exit__(self, *_: object) -> None:
         self._context.leave()
-
-
-def _as_it_is(answer: Any) -> Any:
-    return answer

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -14,14 +13,17 @@ from typing import Any
 
 import retrysafe
 from retrysafe.backends.commands import PROGRAM
+from retrysafe.cli.options import Parser
 from retrysafe.cli.stopping import heed_as_first_process
 from retrysafe.errors import Postponed, RetrysafeError
 
 VERBS = (
     "alerts",
     "audit",
+    "batch",
     "bench",
     "cdc",
+    "completion",
     "conformance",
     "console",
     "demo",
@@ -60,12 +62,8 @@ def main(
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     if threading.current_thread() is threading.main_thread():
         heed_as_first_process()
-    parser = argparse.ArgumentParser(prog=program, description=(retrysafe.__doc__ or "").strip())
-    parser.add_argument("--version", action="version", version=f"retrysafe {retrysafe.__version__}")
     words = sys.argv[1:] if argv is None else argv
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for name in verbs_in(words):
-        module_of(name).add_to(verbs)
+    parser = make_parser(program, verbs_in(words))
     parser.set_defaults(program=program, default_store=store, default_secret=secret)
     options = parser.parse_args(words)
     output = sys.stdout  # None in a process that was started with it closed
@@ -85,6 +83,16 @@ def main(
         if output is not None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
         return 141
+
+
+def make_parser(program: str, names: Iterable[str] = VERBS) -> Parser:
+    """The parser of the command line with these verbs."""
+    parser = Parser(prog=program, description=(retrysafe.__doc__ or "").strip())
+    parser.add_argument("--version", action="version", version=f"retrysafe {retrysafe.__version__}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    for name in names:
+        module_of(name).add_to(verbs)
+    return parser
 
 
 def verbs_in(words: Sequence[str]) -> Sequence[str]:

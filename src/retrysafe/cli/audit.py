@@ -16,6 +16,7 @@ from retrysafe.admin import effect_rows
 from retrysafe.admin.reconcile import Difference, Found, Reconciliation
 from retrysafe.cli.opening import SECRET, add_store, open_operator
 from retrysafe.cli.options import add_option, add_verb
+from retrysafe.cli.progress import show_progress
 from retrysafe.cli.rendering import as_json
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import durations
@@ -52,8 +53,9 @@ def run(options: argparse.Namespace) -> int:
     wanted = Filter(options.boundary, options.operation or options.boundary, options.scope)
     counts: Counter[Difference] = Counter()
     with open_operator(options) as operator, Reconciliation() as both:
-        both.add_effects(operator, rows, boundary=options.boundary, operation=options.operation)
-        both.add_records(operator, wanted, settled_for=settled_for)
+        with show_progress(lambda: f"{both.effects:,} effects, {both.records:,} records"):
+            both.add_effects(operator, rows, boundary=options.boundary, operation=options.operation)
+            both.add_records(operator, wanted, settled_for=settled_for)
         for found in both.differences():
             counts[found.difference] += 1
             if counts[found.difference] <= options.limit:

@@ -36,6 +36,7 @@ from retrysafe.cli.opening import (
     secret_of,
 )
 from retrysafe.cli.options import add_option, add_verb, add_verbs
+from retrysafe.cli.progress import show_progress
 from retrysafe.cli.rendering import as_json, lines, plain, row, say, table
 from retrysafe.errors import ConfigurationError, ResultUnreadable
 from retrysafe.protocol import fingerprint, keys
@@ -336,11 +337,12 @@ def _resolve_all(operator: Operator, answer: Any, options: argparse.Namespace) -
     present = max(record.now for record in first)
     wanted = wanted._replace(until=present if wanted.until is None else min(present, wanted.until))
     changed, cursor = 0, None
-    while True:
-        batch = operator.resolve_batch(wanted, options.outcome, cursor=cursor, result=answer, reason=options.reason)
-        changed, cursor = changed + batch.changed, batch.cursor
-        if cursor is None:
-            break
+    with show_progress(lambda: f"resolved {changed:,} of {counted.records:,}{'+' * counted.capped}"):
+        while True:
+            batch = operator.resolve_batch(wanted, options.outcome, cursor=cursor, result=answer, reason=options.reason)
+            changed, cursor = changed + batch.changed, batch.cursor
+            if cursor is None:
+                break
     told = {"chosen": counted.records, "capped": counted.capped, "resolved": changed}
     print(as_json(told) if options.json else f"resolved: {changed}")
     return 0 if changed else 1

@@ -13,6 +13,7 @@ from retrysafe.backends.registry import connect
 from retrysafe.backends.urls import without_password
 from retrysafe.cli.opening import add_store_option, store_of
 from retrysafe.cli.options import add_option, add_verb
+from retrysafe.cli.progress import show_progress
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.migrating import Migration
 
@@ -49,7 +50,8 @@ def run(options: argparse.Namespace) -> int:
     if options.after is not None:
         raise ConfigurationError("--after goes with --sql only.")
     backend = connect(store, migrate=False)
-    applied = _apply(backend, options.partitions, in_loop=scheme in _ASYNC_ONLY)
+    with show_progress(lambda: "migrating"):
+        applied = _apply(backend, options.partitions, in_loop=scheme in _ASYNC_ONLY)
     for migration in applied:
         print(f"applied {migration.version:04d} {migration.name}")
     if not applied:

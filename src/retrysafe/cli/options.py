@@ -3,10 +3,37 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import Any
+import difflib
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
 
 Run = Callable[[argparse.Namespace], int]
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that suggests a verb, a choice or an option for a misspelt one."""
+
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, args: Any = None, namespace: Any = None
+    ) -> Any:
+        """Refuse unknown options where the known ones are: argparse leaves it to the program's own parser."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            meant = suggest(unknown[0].partition("=")[0], self._option_string_actions)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+        return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Print usage and message, and exit with 2."""
+        if choice := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)$", message):
+            message += suggest(choice[1], re.findall(r"[\w-]+", choice[2]))
+        super().error(message)
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """The end of a message about a misspelt word; nothing if no known one is like it."""
+    return "".join(f"; did you mean {one}?" for one in difflib.get_close_matches(word, known, 1))
 
 
 def add_verb(verbs: Any, name: str, text: str, run: Run, description: str | None = None) -> argparse.ArgumentParser:

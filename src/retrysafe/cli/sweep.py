@@ -19,6 +19,7 @@ from retrysafe.admin.archive import JsonLines
 from retrysafe.admin.sweeper import Sweeper
 from retrysafe.cli.opening import add_store, store_of
 from retrysafe.cli.options import add_option, add_verb
+from retrysafe.cli.progress import show_progress
 from retrysafe.cli.stopping import end_by_signals
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.events import Event, Observer
@@ -89,16 +90,22 @@ def _complain(text: str) -> None:
 
 def _sweep(sweeper: Sweeper, options: argparse.Namespace) -> tuple[str, ...]:
     if options.every is None:
-        return sweeper.run_once(options.limit).skipped
+        with show_progress(lambda: _so_far(sweeper)):
+            return sweeper.run_once(options.limit).skipped
     sweeper.run_forever()
     return ()
 
 
 async def _asweep(sweeper: Sweeper, options: argparse.Namespace) -> tuple[str, ...]:
     if options.every is None:
-        return (await sweeper.arun_once(options.limit)).skipped
+        with show_progress(lambda: _so_far(sweeper)):
+            return (await sweeper.arun_once(options.limit)).skipped
     await sweeper.arun_forever()
     return ()
+
+
+def _so_far(sweeper: Sweeper) -> str:
+    return f"removed {sweeper.swept.removed:,}"
 
 
 class _Total:

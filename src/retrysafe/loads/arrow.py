@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.loads.work import Mark, Work, may_publish
+from retrysafe.loads.work import Mark, Merge, Work, may_publish
 
 _TRIES = 5
 
@@ -74,6 +74,8 @@ def _arrow(work: Work, schema: Any) -> Any:
     names = [name for name in schema.names if name != tag]
     if not hasattr(rows, "to_batches"):
         every = [row if isinstance(row, Mapping) else dict(zip(names, row, strict=True)) for row in rows]
+        if isinstance(work.strategy, Merge) and any(name not in row for row in every for name in names):
+            raise ConfigurationError(f"Rows that are merged into a lake have all columns: {names}. Nothing was loaded.")
         rows = pa.Table.from_pylist(every, schema=pa.schema([schema.field(name) for name in names]))
     if tag is not None:
         rows = rows.append_column(tag, pa.array([work.tagged] * rows.num_rows, schema.field(tag).type))
@@ -88,6 +90,21 @@ def _arrow(work: Work, schema: Any) -> Any:
     if work.check is not None and work.check(rows) is False:
         raise ValueError(f"check= refused run {work.mark.run!r} of {work.table}. Nothing was loaded.")
     return rows
+
+
+def latest(rows: Any, merge: Merge) -> Any:
+    """The row of each key that is the newest."""
+    key, places = list(merge.key), pa.array(range(rows.num_rows), pa.int64())
+    found = rows.append_column("retrysafe_place", places)
+    if merge.newer is not None:
+        found = found.sort_by([(merge.newer, "descending")])
+    found = found.group_by(key, use_threads=False).aggregate([("retrysafe_place", "first")])
+    if any(rows.column(name).null_count for name in key) or (merge.newer is None and found.num_rows < rows.num_rows):
+        raise ConfigurationError(
+            f"The rows have a key {', '.join(key)} with NULL in it, or twice without newer= to choose by. "
+            "Nothing was loaded."
+        )
+    return rows.take(found.column("retrysafe_place_first"))
 
 
 def text_of(mark: Mark) -> str:

@@ -12,8 +12,8 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from retrysafe.loads.arrow import Lake, mark_of, text_of
-from retrysafe.loads.work import Mark, Work
+from retrysafe.loads.arrow import Lake, latest, mark_of, text_of
+from retrysafe.loads.work import Mark, Merge, Work
 
 _MARK, _PART = "retrysafe.mark", "retrysafe.part"
 
@@ -21,6 +21,7 @@ _MARK, _PART = "retrysafe.mark", "retrysafe.part"
 class DeltaTarget(Lake):
     """A folder of Delta tables, or its URL in an object store."""
 
+    strategies = Lake.strategies | {"merge"}
     conflicts = (CommitFailedError,)
     failures = (OSError, DeltaError)
 
@@ -45,12 +46,25 @@ class DeltaTarget(Lake):
             custom_metadata={_MARK: text_of(work.mark), _PART: work.part},
             app_transactions=[Transaction(_app(work.part), work.mark.fence)],
         )
+        if isinstance(work.strategy, Merge):
+            before = table.version()
+            _merge(table, latest(data, work.strategy), work.strategy, properties)
+            if table.version() == before:  # nothing was newer, so there is no commit yet that has the mark
+                write_deltalake(table, data.slice(0, 0), mode="append", commit_properties=properties)
+            return
         value = str(work.partition).replace("'", "''")
         if work.strategy == "append_once":
             write_deltalake(table, data, mode="append", commit_properties=properties)
         else:
             part = None if work.by is None else f"{work.by} = '{value}'"
             write_deltalake(table, data, mode="overwrite", predicate=part, commit_properties=properties)
+
+
+def _merge(table: DeltaTable, data: Any, merge: Merge, properties: CommitProperties) -> None:
+    same = " AND ".join(f'old."{name}" = new."{name}"' for name in merge.key)
+    newer = merge.newer and f'old."{merge.newer}" IS NULL OR old."{merge.newer}" < new."{merge.newer}"'
+    merger = table.merge(data, same, source_alias="new", target_alias="old", commit_properties=properties)
+    merger.when_matched_update_all(newer).when_not_matched_insert_all().execute()
 
 
 def _app(part: str) -> str:

@@ -13,8 +13,12 @@ from typing import Any
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.expressions import AlwaysTrue, EqualTo
 
+from retrysafe.errors import ConfigurationError
 from retrysafe.loads.arrow import Lake, mark_of, text_of
 from retrysafe.loads.work import Mark, Work, may_publish
+
+_REPEATS = ("commit.retry.num-retries", "commit.retry.total-timeout-ms")
+"""The properties of a table that allow PyIceberg's repeat."""
 
 
 class _Landed(Exception):
@@ -30,7 +34,14 @@ class IcebergTarget(Lake):
         self._catalog = catalog
 
     def open(self, table: str) -> Any:
-        return self._catalog.load_table(table)
+        opened = self._catalog.load_table(table)
+        if off := [name for name in _REPEATS if int(opened.properties.get(name, 1)) < 1]:
+            raise ConfigurationError(
+                f"{table} has {off[0]}={opened.properties[off[0]]}: PyIceberg then deletes the files of a commit that "
+                f"was made and whose reply was lost. In a transaction of the table call remove_properties({off[0]!r}). "
+                "Nothing was loaded."
+            )
+        return opened
 
     def schema(self, table: Any) -> Any:
         return table.schema().as_arrow()

@@ -7,19 +7,22 @@ from datetime import date
 from itertools import chain, islice
 from typing import Any
 
+from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import restarting, run
+from retrysafe.backends.migrations.on_demand import is_present
 from retrysafe.backends.registry import connect
 from retrysafe.backends.sql.drivers.base import wants_restart
 from retrysafe.backends.user_tables import UserTable
 from retrysafe.errors import ConfigurationError, RetryTransaction
 from retrysafe.loads.work import Mark, Merge, Work, may_publish, part_of
 from retrysafe.protocol.client import AfterCommit
-from retrysafe.protocol.requests import Ask, Query, Rows, ask
+from retrysafe.protocol.requests import Ask, Program, Query, Rows, ask
 
 LEDGER = "retrysafe_loads"
 _AT_ONCE = 1000
 _PLAIN = frozenset({str, int, date})
 """Types of values that a database compares as Python does."""
+_KINDS = ("sqlite", "postgresql", "mysql")
 _READ = "fence, run, counted, version, high"
 _PART = "target = :target AND part = :part"
 
@@ -189,7 +192,7 @@ class SqlTarget:
     def __init__(self, store: Any) -> None:
         self._backend = connect(store)
         kind = self._backend.kind
-        if kind not in ("sqlite", "postgresql", "mysql") or not self._backend.serves_sync:
+        if kind not in _KINDS or not self._backend.serves_sync:
             raise ConfigurationError(
                 f"The target of loads is {self._backend.address}: give a URL, a sync engine or pool, or a Django "
                 "alias, on SQLite, PostgreSQL, MySQL or MariaDB."
@@ -246,6 +249,19 @@ class SqlTarget:
                 return None
         found = _mark_of(run(ask(_look(work.table, work.part)), execute))
         return None if may_publish(found, work.mark) else found
+
+
+def marks_of(backend: Backend, limit: int, **named: str) -> Program[list[tuple[str, str, Mark]]]:
+    """The tables and parts with their last loads that have these values, without making the ledger in a SQLite file."""
+    if backend.kind not in _KINDS:
+        raise ConfigurationError(f"{backend.address} is no SQL database: only such a target lists its loads.")
+    if backend.kind == "sqlite" and not (yield from is_present("loads")):
+        return []
+    chosen = " AND ".join(f"{name} = :{name}" for name in named) or "1 = 1"
+    most = f" LIMIT {limit:d}" if limit else ""
+    sql = f"SELECT target, part, {_READ} FROM {LEDGER} WHERE {chosen} ORDER BY target, part{most}"
+    found = yield from ask(Ask(Query(sql, named, writes=False), lambda answer: answer.rows))
+    return [(target, part, Mark(*mark)) for target, part, *mark in found]
 
 
 def _tuples(rows: Any) -> tuple[list[str] | None, Iterator[Sequence[Any]]]:

@@ -188,6 +188,10 @@ class InboxStore(Protocol):
         """Note that an attempt begins."""
         ...
 
+    def note_first(self, arrival: Arrival) -> Ask[bool]:
+        """Note that an attempt begins, unless there was one before or the message lies in the dead letters."""
+        ...
+
     def note_end(self, arrival: Arrival, error: str, *, counted: bool) -> Ask[None]:
         """Note that an attempt has ended by an error; ``counted``: that it began is noted already."""
         ...

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from retrysafe.errors import ConfigurationError, SchemaOutdated, StoreUnavailable
-from retrysafe.protocol.requests import Ask, Program, Query, Rows, ask
+from retrysafe.protocol.requests import Ask, Program, Query, Rows, ask, nothing
 from retrysafe.protocol.store import RotatingStore, TransactionalStore
 
 
@@ -78,18 +78,18 @@ def migrate(
     """
     yield from ask(store.begin())
     if bounds is not None:
-        yield from ask(Ask(bounds, _ignore))
+        yield from ask(Ask(bounds, nothing))
     if lock is not None:
         yield from ask(Ask(lock, _lock))
     try:
         missing = yield from apply(store, migrations, postponed)
     except Exception:
         if unlock is not None:
-            yield from ask(Ask(unlock, _ignore))
+            yield from ask(Ask(unlock, nothing))
         raise
     yield from ask(store.commit())
     if unlock is not None:
-        yield from ask(Ask(unlock, _ignore))
+        yield from ask(Ask(unlock, nothing))
     return missing
 
 
@@ -102,7 +102,7 @@ def apply(
     for migration in missing:
         for statement in migration.statements:
             if postponed is None or not (yield from postponed(statement)):
-                yield from ask(Ask(Query(statement, {}, patient=True), _ignore))
+                yield from ask(Ask(Query(statement, {}, patient=True), nothing))
         yield from note(migration)
     return missing
 
@@ -110,14 +110,10 @@ def apply(
 def note(migration: Migration) -> Program[None]:
     """Write into the schema's own table that a migration is applied."""
     statement = "INSERT INTO retrysafe_schema (version, name) VALUES (:version, :name)"
-    yield from ask(Ask(Query(statement, {"version": migration.version, "name": migration.name}), _ignore))
+    yield from ask(Ask(Query(statement, {"version": migration.version, "name": migration.name}), nothing))
 
 
 def _lock(answer: Rows) -> None:
     """A lock that is the result of a function: 0 means that another session kept it too long."""
     if answer.rows and answer.rows[0][0] == 0:
         raise StoreUnavailable("Another process is migrating, and did not end in time. Nothing was changed.")
-
-
-def _ignore(answer: object) -> None:
-    return None

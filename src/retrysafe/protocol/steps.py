@@ -6,7 +6,8 @@ which is the record's ``created``; a key that is used again after its window beg
 of a choreographed saga, have the generation 0.
 
     state      written by
-    started    an external step, before its effect; a step in the caller's transaction after a takeover, before its work
+    started    a step that is external or has a compensation, before its effect; a step in the caller's transaction
+               after a takeover, before its work
     done       the end of a step, with its result
     undone     the end of its compensation, or one that came before the step itself
 
@@ -47,7 +48,8 @@ class Act(StrEnum):
 
     RUN = "run it"
     REPLAY = "its outcome is there"
-    DOUBT = "it may have happened: ask the probe, else it is unknown"
+    FIND_OUT = "it may have happened: run it again under its keys; an external step asks its probe, else it is unknown"
+    DOUBT = "it may have happened: it is unknown"
     REFUSE = "it arrives after its compensation"
     STOP = "go no further: go back"
     RECORD = "there is nothing to undo: record that, and a later attempt to do it is refused"
@@ -55,11 +57,11 @@ class Act(StrEnum):
 
 MEETS: dict[tuple[StepState | None, Aim], Act] = {
     (None, Aim.DO): Act.RUN,
-    (StepState.STARTED, Aim.DO): Act.DOUBT,
+    (StepState.STARTED, Aim.DO): Act.FIND_OUT,
     (StepState.DONE, Aim.DO): Act.REPLAY,
     (StepState.UNDONE, Aim.DO): Act.REFUSE,
     (None, Aim.REDO): Act.STOP,
-    (StepState.STARTED, Aim.REDO): Act.DOUBT,
+    (StepState.STARTED, Aim.REDO): Act.FIND_OUT,
     (StepState.DONE, Aim.REDO): Act.REPLAY,
     (StepState.UNDONE, Aim.REDO): Act.REPLAY,
     (None, Aim.UNDO): Act.RECORD,

@@ -221,7 +221,8 @@ class GuardedKafka(KafkaServer):
         given = AclBinding(
             kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, AclPermissionType.ALLOW
         )
-        for made in operator(self.url).create_acls([given]).values():
+        admin = operator(self.url)  # it must outlive its futures
+        for made in admin.create_acls([given]).values():
             made.result()
 
 

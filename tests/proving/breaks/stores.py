@@ -150,7 +150,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a wait for a replica that was ended counts as over",
-        "backends.sql.drivers.base:unreplicated",
+        "backends.sql.drivers.base:find_unreplicated",
         always("SyncRepWaitForLSN"),
         (f"{REPLICAS}::test_a_commit_whose_wait_for_a_replica_was_ended_is_told[psycopg-keyed-claim]",),
         rows=(22,),
@@ -262,7 +262,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "the reply to a cancelled request goes to the next one on the wire",
-        "backends.redis.async_client:Wire._received",
+        "backends.redis.async_client:Wire._receive",
         first("while answer.done() and self._waiting:\n    answer, _ = self._waiting.popleft()", "done"),
         (f"{REDIS}::test_cancelling_one_waiter_disturbs_no_other[redis]",),
         rows=(43,),

@@ -22,7 +22,7 @@ from botocore.exceptions import (
 from retrysafe import lazy
 from retrysafe.backends.dynamodb.requests import Answer, Call
 from retrysafe.backends.service_clock import ServiceClock
-from retrysafe.backends.spec import library
+from retrysafe.backends.spec import WithoutTransactions, library
 from retrysafe.errors import ConfigurationError, SchemaOutdated, StoreMisconfigured, StoreUnavailable
 from retrysafe.protocol.backoff import Backoff
 from retrysafe.runtime import new_lock
@@ -110,7 +110,7 @@ def _tables_of(request: Call) -> str:
     return " or ".join(repr(named["TableName"]) for item in items for named in item.values())
 
 
-def _refused(error: ClientError, request: Call) -> Answer:
+def _judge(error: ClientError, request: Call) -> Answer:
     code = _code(error)
     if code in request.expected:
         return Answer(code, error.response)
@@ -142,7 +142,7 @@ _REFUSED = {
 """Errors by which AWS refuses a caller until its credentials or its role are corrected, with the remedy."""
 
 
-def _failed(error: Exception) -> NoReturn:
+def _fail(error: Exception) -> NoReturn:
     if isinstance(error, NoCredentialsError):
         raise ConfigurationError(
             "store=: no AWS credentials were found. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this "
@@ -184,7 +184,7 @@ _MAPS = ("Key", "Item", "ExpressionAttributeValues", "ExclusiveStartKey", "LastE
 def _each_value(node: Any, change: Any) -> Any:
     """Change the values of every map of attributes, wherever it stands."""
 
-    def changed(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    def change_each(attributes: Mapping[str, Any]) -> dict[str, Any]:
         return {name: change(value) for name, value in attributes.items()}
 
     if isinstance(node, list):
@@ -192,9 +192,9 @@ def _each_value(node: Any, change: Any) -> Any:
     if not isinstance(node, dict):
         return node
     return {
-        name: changed(value)
+        name: change_each(value)
         if name in _MAPS
-        else [changed(item) for item in value]
+        else [change_each(item) for item in value]
         if name == "Items"
         else _each_value(value, change)
         for name, value in node.items()
@@ -209,7 +209,7 @@ def _to_wire(value: Any) -> Any:
     return library("boto3.dynamodb.types", "dynamodb").TypeSerializer().serialize(value)
 
 
-class DynamodbClient:
+class DynamodbClient(WithoutTransactions):
     """A boto3 client; it is safe to use from many threads."""
 
     def __init__(self, client: Any, clock: ServiceClock, patience: float = Access().patience, *, own: bool = False):
@@ -220,7 +220,6 @@ class DynamodbClient:
 
     @classmethod
     def connect(cls, access: Access, clock: ServiceClock) -> DynamodbClient:
-        """A client of our own."""
         with _making, _with_region():
             client = lazy.boto3.client("dynamodb", **access.arguments(Config))
         return cls(client, clock, access.patience, own=True)
@@ -233,9 +232,9 @@ class DynamodbClient:
             except ClientError as error:
                 pause = next(waits, None) if _code(error) in TURNED_AWAY else None
                 if pause is None:
-                    return _refused(error, request)
+                    return _judge(error, request)
             except (BotoCoreError, OSError) as error:
-                _failed(error)
+                _fail(error)
             time.sleep(pause)
 
     def _perform(self, request: Call) -> Answer:
@@ -246,17 +245,12 @@ class DynamodbClient:
         try:
             response = getattr(self._client, request.operation)(**request.arguments)
         except ClientError as error:
-            self._clock.told(sent, self._clock.local(), _date(error.response))
+            self._clock.note(sent, self._clock.local(), _date(error.response))
             raise
-        self._clock.told(sent, self._clock.local(), _date(response))
+        self._clock.note(sent, self._clock.local(), _date(response))
         return Answer(None, response)
 
-    def transaction(self) -> Any:
-        """DynamoDB's transactions cannot be shared with the caller's code."""
-        raise ConfigurationError("store=: DynamoDB has no transactions to share.")
-
     def close(self) -> None:
-        """Close the client, unless it is the user's."""
         if self._own:
             self._client.close()
 
@@ -275,7 +269,7 @@ def _session() -> Any:
     return found
 
 
-class AsyncDynamodbClient:
+class AsyncDynamodbClient(WithoutTransactions):
     """An aiobotocore client, opened on its event loop at first use.
 
     It lives in an async generator, which a loop that ends by `asyncio.run` closes by itself.
@@ -292,13 +286,13 @@ class AsyncDynamodbClient:
         waits = pauses(self._access.patience)
         while True:
             try:
-                return await self._perform(self._client or await self._opened(), request)
+                return await self._perform(self._client or await self._open(), request)
             except ClientError as error:
                 pause = next(waits, None) if _code(error) in TURNED_AWAY else None
                 if pause is None:
-                    return _refused(error, request)
+                    return _judge(error, request)
             except (BotoCoreError, OSError) as error:
-                _failed(error)
+                _fail(error)
             await asyncio.sleep(pause)
 
     async def _perform(self, client: Any, request: Call) -> Answer:
@@ -309,12 +303,12 @@ class AsyncDynamodbClient:
         try:
             response = await getattr(client, request.operation)(**request.arguments)
         except ClientError as error:
-            self._clock.told(sent, self._clock.local(), _date(error.response))
+            self._clock.note(sent, self._clock.local(), _date(error.response))
             raise
-        self._clock.told(sent, self._clock.local(), _date(response))
+        self._clock.note(sent, self._clock.local(), _date(response))
         return Answer(None, response)
 
-    async def _opened(self) -> Any:
+    async def _open(self) -> Any:
         async with self._opening:
             if self._client is None:
                 life = self._living()
@@ -332,12 +326,7 @@ class AsyncDynamodbClient:
         finally:
             await making.__aexit__(None, None, None)
 
-    def transaction(self) -> Any:
-        """DynamoDB's transactions cannot be shared with the caller's code."""
-        raise ConfigurationError("store=: DynamoDB has no transactions to share.")
-
     async def aclose(self) -> None:
-        """Close the client, unless it is the user's."""
         life, self._life = self._life, None
         if life is not None:
             self._client = None

@@ -19,7 +19,7 @@ _PLACEHOLDER = re.compile(r"([#:])(\w+)")
 _STATES = {state.value: state.value for state in State}
 
 
-def expressed(values: Mapping[str, Any], **expressions: str) -> dict[str, Any]:
+def express(values: Mapping[str, Any], **expressions: str) -> dict[str, Any]:
     """Expressions as arguments of a request, such as ``ConditionExpression``, with the names and values they use.
 
     A value that is not given is the name of a state.
@@ -45,7 +45,6 @@ def _placeholders(*expressions: str) -> tuple[dict[str, str], tuple[str, ...]]:
 
 
 def item_of(document: Document) -> dict[str, Any]:
-    """Values of Python as an item."""
     return {name: _value(value) for name, value in document.items()}
 
 
@@ -59,7 +58,6 @@ _READERS = {"B": bytes, "N": int, "S": str}
 
 
 def document_of(item: Mapping[str, Mapping[str, Any]]) -> Document:
-    """An item as values of Python."""
     return {
         _NAMED.get(name, name): _READERS[kind](value)
         for name, typed in item.items()

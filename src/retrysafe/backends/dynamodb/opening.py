@@ -22,7 +22,6 @@ _TABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 
 
 def from_url(url: str) -> Backend:
-    """A backend with clients of its own."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
     url_options(options, ("region", "endpoint", "timeout", "pool"), "dynamodb")

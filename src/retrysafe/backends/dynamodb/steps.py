@@ -11,12 +11,12 @@ from hashlib import sha256
 from typing import Any
 
 from retrysafe.backends.documents import KEY, RESULT, Document, result_in
-from retrysafe.backends.dynamodb.expressions import CONDITION, document_of, expressed, item_of, ttl_of
+from retrysafe.backends.dynamodb.expressions import CONDITION, document_of, express, item_of, ttl_of
 from retrysafe.backends.dynamodb.requests import Answer, Call
 from retrysafe.backends.dynamodb.store import DynamodbStore
 from retrysafe.backends.dynamodb.table import MISSING, STEP, TTL, beside
 from retrysafe.protocol.records import Micros, State
-from retrysafe.protocol.requests import Ask
+from retrysafe.protocol.requests import Ask, nothing
 from retrysafe.protocol.steps import At, FoundRow, StepRow, StepState, Work
 
 _HELD = "#attempt = :attempt AND #token = :token AND #state IN (:running, :unknown)"
@@ -33,27 +33,21 @@ class DynamodbSteps:
         self._rows = beside(store.table)
 
     def rows(self, work: Work) -> Iterator[Ask[list[StepRow]]]:
-        """Return the rows of a work, page by page."""
         return self._pages("query", self._of(work), lambda found: [_row(one) for one in found])
 
     def insert(self, work: Work, row: StepRow, *, joined: bool) -> Ask[bool]:
-        """Write a first row if the work is its claim's."""
         return self._write(work, self._put(work, row, _FIRST), self._look(work, _HELD))
 
     def change(self, work: Work, row: StepRow, before: StepState) -> Ask[bool]:
-        """Write the next state of a row."""
         put = self._put(work, row, f"{_WAS} <= :mine", before)
         return self._write(work, put, self._look(work, _HELD) if row.state is StepState.UNDONE else None)
 
     def drop(self, work: Work, at: At) -> Ask[bool]:
-        """Remove a row that this attempt has started."""
         given = {"before": StepState.STARTED, "mine": work.token}
-        condition = expressed(given, ConditionExpression=f"{_WAS} = :mine")
+        condition = express(given, ConditionExpression=f"{_WAS} = :mine")
         return Ask(Call("delete_item", {**self._item(work, at), **condition}, CONDITION), _is_done)
 
     def find(self, work: Work, at: At) -> Ask[FoundRow]:
-        """Return a row, and whether the work is its claim's."""
-
         def parse(answer: Answer) -> FoundRow:
             row, record = (document_of(found.get("Item", {})) for found in answer.response["Responses"])
             return FoundRow(_row(row) if row else None, held=_is_held(work, record))
@@ -62,8 +56,7 @@ class DynamodbSteps:
         return Ask(Call("transact_get_items", {"TransactItems": items}), parse)
 
     def signal(self, work: Work, row: StepRow) -> Ask[bool]:
-        """Write the row of a signal if the work has not ended."""
-        look = {**self._record(work.key), **expressed({"generation": work.generation}, ConditionExpression=_OPEN)}
+        look = {**self._record(work.key), **express({"generation": work.generation}, ConditionExpression=_OPEN)}
         return self._write(work, self._put(work, row, _FIRST), look)
 
     def conclude(self, work: Work) -> Iterator[Ask[None]]:
@@ -80,12 +73,12 @@ class DynamodbSteps:
         if until is None:
             return
         yield from self._pages("query", self._of(work), lambda found: steps.extend(one[STEP] for one in found))
-        lasting = expressed(
+        lasting = express(
             {"until": until}, UpdateExpression=f"SET #{TTL} = :until", ConditionExpression=f"attribute_exists({KEY})"
         )
         for step in steps:
             item = {"TableName": self._rows, "Key": item_of({KEY: work.key, STEP: step})}
-            yield Ask(Call("update_item", {**item, **lasting}, CONDITION), lambda answer: None)
+            yield Ask(Call("update_item", {**item, **lasting}, CONDITION), nothing)
 
     def sweep(self, limit: int) -> Iterator[Ask[int]]:
         """Remove rows whose record is gone or of other work, as far as the service will not; it reads all of them."""
@@ -101,7 +94,7 @@ class DynamodbSteps:
             found.extend((one[KEY], one[STEP]) for one in page)
             return 0
 
-        lasting = expressed({}, FilterExpression=f"attribute_not_exists(#{TTL})")
+        lasting = express({}, FilterExpression=f"attribute_not_exists(#{TTL})")
         yield from self._pages("scan", lasting, keep)
         of: bytes | None = None
         for key, step in found:
@@ -118,7 +111,7 @@ class DynamodbSteps:
     def _of(self, work: Work) -> dict[str, Any]:
         given = {"key": work.key, "generation": work.generation.to_bytes(8)}
         condition = f"#{KEY} = :key AND begins_with(#{STEP}, :generation)"
-        return {"ConsistentRead": True, **expressed(given, KeyConditionExpression=condition)}
+        return {"ConsistentRead": True, **express(given, KeyConditionExpression=condition)}
 
     def _pages(
         self, operation: str, asked: Mapping[str, Any], take: Callable[[list[Document]], Any]
@@ -151,7 +144,7 @@ class DynamodbSteps:
         if work.held is None:
             return None
         given = {"attempt": work.held.attempt, "token": work.held.token}
-        return {**self._record(work.key), **expressed(given, ConditionExpression=condition)}
+        return {**self._record(work.key), **express(given, ConditionExpression=condition)}
 
     def _put(self, work: Work, row: StepRow, condition: str, before: StepState = StepState.STARTED) -> dict[str, Any]:
         document = {
@@ -167,7 +160,7 @@ class DynamodbSteps:
             **{name: value for name, value in zip(RESULT, row.result or (), strict=False) if value is not None},
         }
         given = {"before": before, "mine": work.token}
-        return {"TableName": self._rows, "Item": item_of(document), **expressed(given, ConditionExpression=condition)}
+        return {"TableName": self._rows, "Item": item_of(document), **express(given, ConditionExpression=condition)}
 
     def _write(self, work: Work, put: dict[str, Any], look: dict[str, Any] | None) -> Ask[bool]:
         if look is None:
@@ -177,7 +170,6 @@ class DynamodbSteps:
 
 
 def step_store(store: DynamodbStore) -> DynamodbSteps:
-    """The steps of a store."""
     return DynamodbSteps(store)
 
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from retrysafe.backends.documents import FIELDS, KEY, Document, DocumentStore, ScanPage, Selection, Write
-from retrysafe.backends.dynamodb.expressions import CONDITION, document_of, expressed, item_of, ttl_of
+from retrysafe.backends.dynamodb.expressions import CONDITION, document_of, express, item_of, ttl_of
 from retrysafe.backends.dynamodb.requests import Answer, Call
 from retrysafe.backends.dynamodb.table import STEP, TTL, Table, beside
 from retrysafe.backends.service_clock import Clock
@@ -69,24 +69,22 @@ class DynamodbStore(DocumentStore):
         condition = _condition(None if write.required is None else tuple(write.required), write.allowed)
         update, given = _update(write)
         given |= {**(write.required or {}), "now": write.judged_at}
-        expressions = expressed(given, ConditionExpression=condition, UpdateExpression=update)
+        expressions = express(given, ConditionExpression=condition, UpdateExpression=update)
         arguments = {"TableName": self.table, "Key": item_of({KEY: write.key}), **expressions}
         if write.required is None:
             arguments["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
         return Call("delete_item" if write.sets is None else "update_item", arguments, CONDITION)
 
     def find(self, key: bytes) -> Call:
-        """A consistent read."""
         return Call("get_item", {"TableName": self.table, "Key": item_of({KEY: key}), "ConsistentRead": True})
 
     def select(self, selection: Selection) -> Call:
-        """A page of a scan, in the order of the table's partitions."""
         standing = [_any_of(selection.standing)] if selection.standing else []
         if selection.lasting:
             standing = [f"({' OR '.join([*standing, f'({_standing(SETTLED)} AND attribute_not_exists(#{TTL}))'])})"]
         condition = " AND ".join([*(f"#{name} = :{name}" for name in selection.equal), *standing])
         given = {**selection.equal, "now": self.clock()}
-        expressions = expressed(given, ProjectionExpression=_PROJECTION, FilterExpression=condition)
+        expressions = express(given, ProjectionExpression=_PROJECTION, FilterExpression=condition)
         arguments: dict[str, Any] = {"TableName": self.table, "ConsistentRead": True, **expressions}
         if selection.start is not None:
             arguments["ExclusiveStartKey"] = item_of({KEY: selection.start})
@@ -95,16 +93,13 @@ class DynamodbStore(DocumentStore):
         return Call("scan", arguments)
 
     def is_done(self, answer: Answer) -> bool:
-        """True unless the condition failed."""
         return answer.refused is None
 
     def document(self, answer: Answer) -> Document | None:
-        """The item in an answer."""
         item = answer.response.get("Item")
         return document_of(item) if item else None
 
     def page(self, answer: Answer) -> ScanPage:
-        """The items of a page, and the key of the last that was looked at."""
         last = answer.response.get("LastEvaluatedKey")
         return ScanPage(map(document_of, answer.response["Items"]), None if last is None else bytes(last[KEY]["B"]))
 
@@ -126,7 +121,6 @@ class DynamodbStore(DocumentStore):
         return [*found, Finding("warn", "clock", text)]
 
     def create(self) -> Program[list[Migration]]:
-        """Create the tables and switch their time to live on, as far as they are missing."""
         done = yield from self._table.create(1)
         return done + (yield from Table(beside(self.table), self._address, STEP).create(3))
 

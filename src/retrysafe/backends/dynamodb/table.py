@@ -10,7 +10,7 @@ from retrysafe.backends.dynamodb.requests import Answer, Call
 from retrysafe.errors import ConfigurationError, SchemaOutdated
 from retrysafe.protocol.migrating import Migration
 from retrysafe.protocol.records import Finding
-from retrysafe.protocol.requests import Ask, Program, ask
+from retrysafe.protocol.requests import Ask, Program, ask, nothing
 
 KEY = "key_hash"
 STEP = "step"
@@ -51,7 +51,6 @@ class Table:
         return Call("describe_time_to_live", {"TableName": self._name}, MISSING | _UNTOLD)
 
     def backups(self) -> Call:
-        """Ask how the table is backed up."""
         return Call("describe_continuous_backups", {"TableName": self._name}, MISSING | _UNTOLD)
 
     def backup_findings(self, answer: Answer) -> list[Finding]:
@@ -99,11 +98,11 @@ class Table:
         done: list[Migration] = []
         table = yield from ask(Ask(self._describe(), _read_description))
         if table is None:
-            yield from ask(Ask(self._creation(), _ignore))
+            yield from ask(Ask(self._creation(), nothing))
             done.append(Migration(first, f"table {self._name}", ()))
         elif not self._is_ours(table):
             raise ConfigurationError(f"store=: {self._other_key(table)}")
-        yield from ask(Ask(Call("table_exists", self._waiting(), waits=True), _ignore))
+        yield from ask(Ask(Call("table_exists", self._waiting(), waits=True), nothing))
         told = yield from ask(Ask(self._describe_ttl(), _tell_ttl))
         status, attribute = told.get("TimeToLiveStatus"), told.get("AttributeName")
         if status in _ON and attribute != TTL:
@@ -112,7 +111,7 @@ class Table:
                 "Switch it off first: a table has one."
             )
         if status not in _ON:
-            yield from ask(Ask(Call("update_time_to_live", self._ttl_on()), _ignore))
+            yield from ask(Ask(Call("update_time_to_live", self._ttl_on()), nothing))
             done.append(Migration(first + 1, f"time to live of {self._name}", ()))
         return done
 
@@ -133,7 +132,6 @@ class Table:
 
 
 def beside(table: str) -> str:
-    """The name of the table of steps."""
     return f"{table}_steps"
 
 
@@ -181,7 +179,3 @@ def _ttl_findings(answer: Answer) -> list[Finding]:
         return [Finding("fact", "time to live", "on")]
     text = f"The time to live of the table is not on for {TTL!r}: records are never removed. Run retrysafe migrate."
     return [Finding("warn", "time to live", text)]
-
-
-def _ignore(answer: object) -> None:
-    return None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from retrysafe.backends.dynamodb.expressions import CONDITION, expressed
+from retrysafe.backends.dynamodb.expressions import CONDITION, express
 from retrysafe.backends.dynamodb.requests import Call
 from retrysafe.backends.dynamodb.store import DynamodbStore
-from retrysafe.backends.time_travel import INSTANTS, Aged, nothing
+from retrysafe.backends.time_travel import INSTANTS, Aged
 from retrysafe.protocol.records import EffectiveState, Micros, Record
-from retrysafe.protocol.requests import Ask
+from retrysafe.protocol.requests import Ask, nothing
 
 
 def age(store: DynamodbStore, keys: Collection[bytes], micros: Micros) -> Aged:
@@ -36,9 +36,9 @@ def age(store: DynamodbStore, keys: Collection[bytes], micros: Micros) -> Aged:
 
 def _shift(micros: Micros) -> dict[str, Any]:
     update = "SET " + ", ".join(f"#{name} = #{name} - :by" for name in INSTANTS if name != "created")
-    return expressed({"by": micros}, UpdateExpression=update, ConditionExpression="attribute_exists(key_hash)")
+    return express({"by": micros}, UpdateExpression=update, ConditionExpression="attribute_exists(key_hash)")
 
 
 def _shift_beginning(micros: Micros) -> dict[str, Any]:
     update, over = "SET #created = #created - :by", "#state IN (:completed, :failed)"
-    return expressed({"by": micros}, UpdateExpression=update, ConditionExpression=over)
+    return express({"by": micros}, UpdateExpression=update, ConditionExpression=over)

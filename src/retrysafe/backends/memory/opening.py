@@ -8,7 +8,6 @@ from retrysafe.backends.spec import StoreAccess
 
 
 def from_url(url: str) -> Backend:
-    """A backend with records of its own."""
     client = MemoryClient()
     return Backend(
         MemoryStore(),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from retrysafe.backends.memory.store import Kept, MemoryStore
 from retrysafe.protocol.records import Micros, State
-from retrysafe.protocol.requests import Ask
+from retrysafe.protocol.requests import Ask, as_it_is
 from retrysafe.protocol.steps import At, FoundRow, StepRow, StepState, Work
 
 R = TypeVar("R")
@@ -18,16 +17,14 @@ class MemorySteps:
     """Rows by key, generation, name and index."""
 
     def rows(self, work: Work) -> list[Ask[list[StepRow]]]:
-        """Return the rows of a work."""
-        return [_ask(lambda records, now: [row for place, row in records.steps.items() if place[:2] == work[:2]])]
+        return [
+            Ask(lambda records, now: [row for place, row in records.steps.items() if place[:2] == work[:2]], as_it_is)
+        ]
 
     def insert(self, work: Work, row: StepRow, *, joined: bool) -> Ask[bool]:
-        """Write a first row if the work is its claim's."""
-        return _ask(lambda records, now: _holds(records, work) and _put_first(records, work, row))
+        return Ask(lambda records, now: _holds(records, work) and _put_first(records, work, row), as_it_is)
 
     def change(self, work: Work, row: StepRow, before: StepState) -> Ask[bool]:
-        """Write the next state of a row."""
-
         def step(records: Kept, now: Micros) -> bool:
             found = records.steps.get(_place(work, row.at))
             if found is None or found.state is not before or found.token > work.token:
@@ -37,11 +34,9 @@ class MemorySteps:
             records.steps[_place(work, row.at)] = row._replace(token=work.token)
             return True
 
-        return _ask(step)
+        return Ask(step, as_it_is)
 
     def drop(self, work: Work, at: At) -> Ask[bool]:
-        """Remove a row that this attempt has started."""
-
         def step(records: Kept, now: Micros) -> bool:
             found = records.steps.get(_place(work, at))
             if found is None or (found.state, found.token) != (StepState.STARTED, work.token):
@@ -49,41 +44,34 @@ class MemorySteps:
             del records.steps[_place(work, at)]
             return True
 
-        return _ask(step)
+        return Ask(step, as_it_is)
 
     def find(self, work: Work, at: At) -> Ask[FoundRow]:
-        """Return a row, and whether the work is its claim's."""
-        return _ask(lambda records, now: FoundRow(records.steps.get(_place(work, at)), _holds(records, work)))
+        return Ask(lambda records, now: FoundRow(records.steps.get(_place(work, at)), _holds(records, work)), as_it_is)
 
     def signal(self, work: Work, row: StepRow) -> Ask[bool]:
-        """Write the row of a signal if the work has not ended."""
-
         def step(records: Kept, now: Micros) -> bool:
             record = records.get(work.key)
             if record is None or record.created != work.generation:
                 return False
             return record.state not in (State.COMPLETED, State.FAILED) and _put_first(records, work, row)
 
-        return _ask(step)
+        return Ask(step, as_it_is)
 
     def conclude(self, work: Work) -> list[Ask[None]]:
-        """Nothing: a sweep removes them."""
         return []
 
     def sweep(self, limit: int) -> list[Ask[int]]:
-        """Remove rows whose record is gone, or of other work."""
-
         def step(records: Kept, now: Micros) -> int:
             lost = [place for place in records.steps if not _is_of(records, *place)][:limit]
             for place in lost:
                 del records.steps[place]
             return len(lost)
 
-        return [_ask(step)]
+        return [Ask(step, as_it_is)]
 
 
 def step_store(store: MemoryStore) -> MemorySteps:
-    """The steps of a store."""
     return MemorySteps()
 
 
@@ -113,11 +101,3 @@ def _put_first(records: Kept, work: Work, row: StepRow) -> bool:
         return False
     records.steps[place] = row._replace(token=work.token)
     return True
-
-
-def _ask(step: Callable[[Kept, Micros], R]) -> Ask[R]:
-    return Ask(step, _as_it_is)
-
-
-def _as_it_is(answer: Any) -> Any:
-    return answer

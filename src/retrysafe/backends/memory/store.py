@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from retrysafe.errors import ConfigurationError, IllegalTransition
+from retrysafe.backends.spec import WithoutTransactions
+from retrysafe.errors import IllegalTransition
 from retrysafe.protocol import quotas, transitions
-from retrysafe.protocol.client import Executor, OpenTransaction
 from retrysafe.protocol.records import (
     Allowance,
     ClaimRequest,
@@ -27,7 +26,7 @@ from retrysafe.protocol.records import (
     StoredResult,
     Tally,
 )
-from retrysafe.protocol.requests import Ask
+from retrysafe.protocol.requests import Ask, as_it_is
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import Transition
 
@@ -55,7 +54,7 @@ def wall_clock() -> int:
     return time.time_ns() // 1000
 
 
-class MemoryClient:
+class MemoryClient(WithoutTransactions):
     """Performs steps one at a time; ``clock`` gives microseconds since the Unix epoch."""
 
     def __init__(self, clock: Callable[[], int] = wall_clock) -> None:
@@ -67,17 +66,12 @@ class MemoryClient:
         with self._lock:
             return request(self.records, self._clock())
 
-    def transaction(self) -> AbstractContextManager[OpenTransaction[Executor]]:
-        """Memory has no transactions."""
-        raise ConfigurationError("store=: memory has no transactions.")
-
     def close(self) -> None:
-        """Drop the records."""
         self.records.clear()
         self.records.steps.clear()
 
 
-class AsyncMemoryClient:
+class AsyncMemoryClient(WithoutTransactions):
     """`MemoryClient` for async code, on the same records; a step never has to wait."""
 
     def __init__(self, client: MemoryClient) -> None:
@@ -86,12 +80,7 @@ class AsyncMemoryClient:
     async def __call__(self, request: Step, /) -> Any:
         return self._client(request)
 
-    def transaction(self) -> Any:
-        """Memory has no transactions."""
-        return self._client.transaction()
-
     async def aclose(self) -> None:
-        """Drop the records."""
         self._client.close()
 
     def abandon(self) -> None:
@@ -117,17 +106,14 @@ class MemoryStore:
     """Records at which a new one lets the forgotten ones go, as there is no sweeper; then twice as many as are left."""
 
     def admit(self, request: ClaimRequest) -> list[Ask[QuotaRefusal | None]]:
-        """Nothing: `claim` judges."""
         return []
 
     def claim(self, request: ClaimRequest) -> Ask[Record | QuotaRefusal | None]:
-        """Write a first record, or return the one that is there."""
-
         def step(records: Records, now: Micros) -> Record | QuotaRefusal:
             record = records.get(request.key)
             if record is not None:
                 return _at(record, now)
-            refusal = None if request.quota is None else _refused(records, request.quota, now)
+            refusal = None if request.quota is None else _judge_quota(records, request.quota, now)
             if refusal is not None:
                 return refusal
             if len(records) >= self._room:
@@ -138,19 +124,15 @@ class MemoryStore:
             record = records[request.key] = transitions.first_claim(request, now)
             return record
 
-        return Ask(step, _as_it_is)
+        return Ask(step, as_it_is)
 
     def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
-        """Claim a record that is as seen."""
-
         def step(records: Records, now: Micros) -> Record | None:
             return _change(records, request.key, lambda record: transitions.claim_again(record, request, seen, now))
 
-        return _ask(step)
+        return Ask(step, as_it_is)
 
     def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
-        """Settle the owner's record."""
-
         def step(records: Records, now: Micros) -> bool:
             record = records.get(held.key)
             if record is None:
@@ -161,11 +143,9 @@ class MemoryStore:
                 return False
             return True
 
-        return Ask(step, _as_it_is)
+        return Ask(step, as_it_is)
 
     def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[bool]:
-        """Settle a record that is as seen."""
-
         def step(records: Records, now: Micros) -> bool:
             changed = _change(
                 records,
@@ -174,49 +154,39 @@ class MemoryStore:
             )
             return changed is not None
 
-        return _ask(step)
+        return Ask(step, as_it_is)
 
     def renew(self, held: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
-        """Extend the leases."""
-
         def step(records: Records, now: Micros) -> set[bytes]:
             def extend(one: Ownership) -> Record | None:
                 return _change(records, one.key, lambda record: transitions.renew(record, one, now))
 
             return {one.key for one in held if extend(one) is not None}
 
-        return [_ask(step)]
+        return [Ask(step, as_it_is)]
 
     def read(self, key: bytes) -> Ask[Record | None]:
-        """Return the record."""
-
         def step(records: Records, now: Micros) -> Record | None:
             record = records.get(key)
             return None if record is None else _at(record, now)
 
-        return _ask(step)
+        return Ask(step, as_it_is)
 
     def sweep(self, limit: int) -> list[Ask[int]]:
-        """Remove forgotten records."""
-
         def step(records: Records, now: Micros) -> int:
             return _forget(records, now, limit)
 
-        return [_ask(step)]
+        return [Ask(step, as_it_is)]
 
     def forgotten(self, limit: int) -> list[Ask[list[Record]]]:
-        """Return forgotten records."""
-
         def step(records: Records, now: Micros) -> list[Record]:
             sources = transitions.RULES[Transition.SWEEP].sources
             standing = (record._replace(now=now) for record in records.values())
             return [record for record in standing if record.effective_state in sources][:limit]
 
-        return [_ask(step)]
+        return [Ask(step, as_it_is)]
 
     def remove(self, seen: Sequence[Record]) -> list[Ask[int]]:
-        """Remove those that are as seen and forgotten."""
-
         def step(records: Records, now: Micros) -> int:
             sources = transitions.RULES[Transition.SWEEP].sources
             gone = 0
@@ -227,24 +197,20 @@ class MemoryStore:
                     gone += 1
             return gone
 
-        return [_ask(step)]
+        return [Ask(step, as_it_is)]
 
     def scan(self, wanted: Filter, cursor: str | None, limit: int) -> Ask[Page]:
-        """Return a page by the order of key hashes."""
-
         def step(records: Records, now: Micros) -> Page:
             standing = (records[key]._replace(now=now, result=None) for key in sorted(records))
             after = [one for one in standing if wanted.takes(one) and (cursor is None or one.key.hex() > cursor)]
             return Page(after[:limit], after[limit - 1].key.hex() if len(after) > limit else None)
 
-        return _ask(step)
+        return Ask(step, as_it_is)
 
     def tally(self) -> list[Ask[list[Tally]]]:
-        """Nothing of its own: a scan is as quick."""
         return []
 
     def examine(self) -> list[Ask[list[Finding]]]:
-        """There is no server."""
         return []
 
 
@@ -256,7 +222,7 @@ def _forget(records: Records, now: Micros, limit: int | None = None) -> int:
     return len(forgotten)
 
 
-def _refused(records: Records, allowance: Allowance, now: Micros) -> QuotaRefusal | None:
+def _judge_quota(records: Records, allowance: Allowance, now: Micros) -> QuotaRefusal | None:
     kept = [
         record
         for record in records.values()
@@ -272,14 +238,6 @@ def _refused(records: Records, allowance: Allowance, now: Micros) -> QuotaRefusa
 def _at(record: Record, now: Micros) -> Record:
     """The record as reported now; several times as quick as `_replace`."""
     return Record(*record[:-1], now)
-
-
-def _ask(step: Step) -> Ask[Any]:
-    return Ask(step, _as_it_is)
-
-
-def _as_it_is(answer: Any) -> Any:
-    return answer
 
 
 def _change(records: Records, key: bytes, change: Callable[[Record], Record]) -> Record | None:

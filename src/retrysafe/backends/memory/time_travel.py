@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from retrysafe.backends.memory.store import MemoryStore, Records
-from retrysafe.backends.time_travel import INSTANTS, Aged, nothing
+from retrysafe.backends.time_travel import INSTANTS, Aged
 from retrysafe.protocol.records import Micros
-from retrysafe.protocol.requests import Ask
+from retrysafe.protocol.requests import Ask, nothing
 
 
 def age(store: MemoryStore, keys: Collection[bytes], micros: Micros) -> Aged:

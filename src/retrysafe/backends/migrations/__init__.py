@@ -53,7 +53,6 @@ def _partition(migration: Migration, count: int) -> Migration:
 
 
 def dialects() -> tuple[str, ...]:
-    """The dialects that have a schema."""
     return tuple(sorted(DIALECTS))
 
 

@@ -16,7 +16,7 @@ from functools import cache
 from retrysafe import lazy
 from retrysafe.backends import migrations
 from retrysafe.protocol.migrating import Migration, apply, note, schema_version
-from retrysafe.protocol.requests import Ask, Program, Query, Rows, ask
+from retrysafe.protocol.requests import Ask, Program, Query, Rows, ask, nothing
 from retrysafe.protocol.store import TransactionalStore
 
 FEATURES = {
@@ -87,7 +87,6 @@ def completing(found: Collection[str], version: int) -> list[str]:
 
 
 def is_present(feature: str) -> Program[bool]:
-    """Tell whether a file has a feature's tables."""
     return feature not in _lacking((yield from _tables()))
 
 
@@ -114,12 +113,8 @@ def _lacking(found: Collection[str]) -> list[str]:
 
 def _perform(statements: tuple[str, ...] | list[str]) -> Program[None]:
     for statement in statements:
-        yield from ask(Ask(Query(statement, {}), _ignore))
+        yield from ask(Ask(Query(statement, {}), nothing))
 
 
 def _names(answer: Rows) -> set[str]:
     return {str(name) for (name,) in answer.rows}
-
-
-def _ignore(answer: object) -> None:
-    return None

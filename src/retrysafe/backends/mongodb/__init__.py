@@ -11,11 +11,11 @@ BACKEND = BackendSpec(
     accepts="a MongoClient or AsyncMongoClient of PyMongo",
     objects={
         "pymongo.synchronous.mongo_client:MongoClient": "opening:from_client",
-        "pymongo.asynchronous.mongo_client:AsyncMongoClient": "opening:from_async_client",
+        "pymongo.asynchronous.mongo_client:AsyncMongoClient": "opening:from_client",
     },
     transactions={
         "pymongo.synchronous.client_session:ClientSession": "opening:join",
-        "pymongo.asynchronous.client_session:AsyncClientSession": "opening:ajoin",
+        "pymongo.asynchronous.client_session:AsyncClientSession": "opening:join",
     },
     extra="mongodb",
     footprints={"mongodb": "footprint:mongodb"},

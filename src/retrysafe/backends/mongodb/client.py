@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from pymongo.errors import (
     DuplicateKeyError,
@@ -83,13 +83,6 @@ def _error_of(error: PyMongoError, *, joined: bool) -> Exception:
     return StoreUnavailable(text, transient=error.code == _WRITE_CONFLICT)
 
 
-class Opened(NamedTuple):
-    """A session of our own, and the executor on it."""
-
-    handle: Any
-    execute: Any
-
-
 class Executor(Conversation):
     """Performs requests by sync code."""
 
@@ -100,7 +93,7 @@ class Executor(Conversation):
         if not isinstance(asked, Call):
             return time.sleep(asked)
         with _translate(joined=self.session is not None):
-            return _read(_called(self, asked), list)
+            return _read(_call(self, asked), list)
 
 
 class AsyncExecutor(Conversation):
@@ -113,13 +106,13 @@ class AsyncExecutor(Conversation):
         if not isinstance(asked, Call):
             return await asyncio.sleep(asked)
         with _translate(joined=self.session is not None):
-            answer = _called(self, asked)
+            answer = _call(self, asked)
             answer = await answer if hasattr(answer, "__await__") else answer  # beginning a transaction asks nothing
             read = _read(answer, lambda cursor: cursor.to_list())
             return await read if hasattr(read, "__await__") else read
 
 
-def _called(by: Conversation, asked: Call) -> Any:
+def _call(by: Conversation, asked: Call) -> Any:
     session = {} if by.session is None or not asked.joins else {"session": by.session}
     return attrgetter(asked.method)(by)(*asked.arguments, **asked.options, **session)
 
@@ -134,38 +127,28 @@ def _read(answer: Any, all_of: Callable[[Any], Any]) -> Any:
 class MongodbClient(Executor):
     """A MongoClient; it is safe to use from many threads."""
 
-    def __init__(self, collection: Any, *, own: bool) -> None:
-        super().__init__(collection)
-        self._own = own
-
     @contextmanager
-    def transaction(self) -> Iterator[Opened]:
+    def transaction(self) -> Iterator[Executor]:
         """Lend a session; its transaction is aborted if it is still open at the end."""
         with self.collection.database.client.start_session() as session:
-            yield Opened(session, Executor(self.collection, session))
+            yield Executor(self.collection, session)
 
     def close(self) -> None:
-        """Close the client, unless it is the user's."""
-        if self._own:
+        if self.own:
             self.collection.database.client.close()
 
 
 class AsyncMongodbClient(AsyncExecutor):
     """An AsyncMongoClient, for one event loop."""
 
-    def __init__(self, collection: Any, *, own: bool) -> None:
-        super().__init__(collection)
-        self._own = own
-
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Opened]:
+    async def transaction(self) -> AsyncIterator[AsyncExecutor]:
         """Lend a session; its transaction is aborted if it is still open at the end."""
         async with self.collection.database.client.start_session() as session:
-            yield Opened(session, AsyncExecutor(self.collection, session))
+            yield AsyncExecutor(self.collection, session)
 
     async def aclose(self) -> None:
-        """Close the client, unless it is the user's."""
-        if self._own:
+        if self.own:
             await self.collection.database.client.close()
 
     def abandon(self) -> None:

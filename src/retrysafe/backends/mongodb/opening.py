@@ -26,7 +26,6 @@ TIMEOUT = 5000
 
 
 def from_url(url: str) -> Backend:
-    """A backend with clients of its own."""
     try:
         srv = url.lower().startswith("mongodb+srv:")  # reading the rest of it would ask a name server
         options = {} if srv else parse_uri(url, warn=False)["options"]
@@ -46,48 +45,32 @@ def from_url(url: str) -> Backend:
 
 
 def from_client(client: Any) -> Backend:
-    """A backend on a MongoClient, in its default database."""
-    address = _address(client)
-    made = MongodbClient(_collection(client, address), own=False)
-    return _backend(address, sync=lambda: made, places=lambda: {identity.pool(client)})
-
-
-def from_async_client(client: Any) -> Backend:
-    """A backend on an AsyncMongoClient, in its default database."""
-    address = _address(client)
-    made = AsyncMongodbClient(_collection(client, address), own=False)
-    return _backend(address, asynchronous=lambda: made, places=lambda: {identity.pool(client)})
+    """A backend on a MongoClient or AsyncMongoClient, in its default database."""
+    nodes = ",".join(f"{host}:{port}" for host, port in sorted(client.nodes)) or "…"  # as far as it knows them by now
+    address = f"mongodb://{nodes}/{client.get_default_database(DATABASE).name}"
+    collection = _collection(client, address)
+    access: dict[str, Any] = {"places": lambda: {identity.pool(client)}}
+    if isinstance(client, AsyncMongoClient):
+        asynchronous = AsyncMongodbClient(collection, own=False)
+        return _backend(address, asynchronous=lambda: asynchronous, **access)
+    sync = MongodbClient(collection, own=False)
+    return _backend(address, sync=lambda: sync, **access)
 
 
 def join(session: Any, kind: str, address: str) -> Joining:
-    """An executor on a session of the caller's."""
-    _refuse_other(kind)
-    executor = Executor(_collection(session.client, address), session)
-    return Joining(executor, None, place=identity.pool(session.client), kind="mongodb")
-
-
-def ajoin(session: Any, kind: str, address: str) -> Joining:
-    """`join` for async code."""
-    _refuse_other(kind)
-    executor = AsyncExecutor(_collection(session.client, address), session)
-    return Joining(None, executor, place=identity.pool(session.client), kind="mongodb")
-
-
-def _refuse_other(kind: str) -> None:
     refuse_kind("mongodb", kind)
     if not kind:
         raise ConfigurationError("tx= is a session of MongoDB, and this writes SQL. Nothing was sent.")
+    client = session.client
+    given, place = (_collection(client, address), session), identity.pool(client)
+    if isinstance(client, AsyncMongoClient):
+        return Joining(None, AsyncExecutor(*given), place=place, kind=kind)
+    return Joining(Executor(*given), None, place=place, kind=kind)
 
 
 def _backend(address: str, **access: Any) -> Backend:
     name = ".".join(_names(address))
     return Backend(MongodbStore(name, address), StoreAccess(address, wants_restart=wants_restart, **access))
-
-
-def _address(client: Any) -> str:
-    """The address of a user's client, as far as it knows its servers by now."""
-    nodes = ",".join(f"{host}:{port}" for host, port in sorted(client.nodes)) or "…"
-    return f"mongodb://{nodes}/{client.get_default_database(DATABASE).name}"
 
 
 def _names(address: str) -> tuple[str, str]:

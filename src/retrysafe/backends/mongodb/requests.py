@@ -52,13 +52,22 @@ _ABORT = Call("session.abort_transaction", joins=False)
 
 
 class Conversation:
-    """The calls that requests take on a collection, in a session's transaction if there is one."""
+    """The calls that requests take on a collection, in a session's transaction if there is one.
 
-    def __init__(self, collection: Any, session: Any = None) -> None:
+    own: its client is not the user's, who closes that.
+    """
+
+    def __init__(self, collection: Any, session: Any = None, *, own: bool = False) -> None:
         self.collection = collection
-        self.session = session
+        self.session = self.handle = session
+        self.own = own
         self._claimed: Any = None
         """The record that was claimed in the transaction."""
+
+    @property
+    def execute(self) -> Any:
+        """The executor in its transaction: itself."""
+        return self
 
     @property
     def _has_ended(self) -> bool:

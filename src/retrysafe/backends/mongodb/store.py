@@ -15,7 +15,7 @@ from retrysafe.backends.service_clock import OwnClock
 from retrysafe.errors import ConfigurationError, SchemaOutdated
 from retrysafe.protocol.migrating import Migration
 from retrysafe.protocol.records import EffectiveState, Finding, Micros
-from retrysafe.protocol.requests import Ask, Program, ask
+from retrysafe.protocol.requests import Ask, Program, ask, nothing
 from retrysafe.protocol.standing import SETTLED, STANDING, Standing
 from retrysafe.protocol.store import Capabilities
 
@@ -31,7 +31,7 @@ _LOOKED_AT = 1000
 
 
 def _control(step: str) -> Callable[[MongodbStore], Ask[None]]:
-    return lambda store: Ask(Control(step), _ignore)
+    return lambda store: Ask(Control(step), nothing)
 
 
 class MongodbStore(DocumentStore):
@@ -88,7 +88,6 @@ class MongodbStore(DocumentStore):
         return Claim(sets["attempt"], upsert, self.find(write.key))
 
     def find(self, key: bytes) -> Call:
-        """The document with the server's time."""
         return Call("collection.aggregate", ([{"$match": {"_id": key}}, {"$set": {"now": NOW}}],))
 
     def select(self, selection: Selection) -> Call:
@@ -119,7 +118,6 @@ class MongodbStore(DocumentStore):
         return bool(answer)
 
     def document(self, answer: Any) -> Document | None:
-        """The document in an answer."""
         found: Any = answer[0] if isinstance(answer, list) and answer else answer
         return _document(found) if found else None
 
@@ -144,7 +142,6 @@ class MongodbStore(DocumentStore):
     rollback = _control("rollback")
 
     def isolation(self) -> list[Ask[str]]:
-        """Nothing: no duplicate waits in a transaction."""
         return []
 
     def whereabouts(self) -> Ask[object]:
@@ -152,7 +149,6 @@ class MongodbStore(DocumentStore):
         return Ask(HELLO, lambda told: (told["setName"], *sorted(told["hosts"])) if "setName" in told else None)
 
     def time(self) -> Ask[Micros]:
-        """The server's clock."""
         return Ask(HELLO, lambda told: round(told["localTime"].replace(tzinfo=UTC).timestamp() * 1e6))
 
     # ------------------------------------------------------------ the collection
@@ -170,7 +166,6 @@ class MongodbStore(DocumentStore):
         return [Finding("warn", "time to live", f"{text} Run retrysafe migrate.")]
 
     def create(self) -> Program[list[Migration]]:
-        """Create the collection and its TTL index, as far as they are missing."""
         indexes = yield from ask(Ask(_INDEXES, list))
         after = _seconds(indexes)
         if after == 0:
@@ -180,7 +175,7 @@ class MongodbStore(DocumentStore):
                 f"store=: {self._name} has an index on {TTL!r} that expires after {after} seconds, and 0 are needed. "
                 "Drop that index, then migrate again."
             )
-        yield from ask(Ask(Call("collection.create_index", (TTL,), {"expireAfterSeconds": 0}, joins=False), _ignore))
+        yield from ask(Ask(Call("collection.create_index", (TTL,), {"expireAfterSeconds": 0}, joins=False), nothing))
         return [Migration(1, f"collection {self._name} with its TTL index", ())]
 
 
@@ -188,7 +183,6 @@ _INDEXES = Call("collection.list_indexes", joins=False)
 
 
 def _seconds(indexes: Iterable[dict[str, Any]]) -> Any:
-    """After how many seconds the TTL index expires; None if there is none."""
     return next((index.get("expireAfterSeconds") for index in indexes if list(index["key"]) == [TTL]), None)
 
 
@@ -237,7 +231,3 @@ def _document(found: Document) -> Document:
     """The fields as plain values: a 64-bit integer of BSON has a type of its own."""
     plain = {name: int(value) if isinstance(value, int) else value for name, value in found.items()}
     return {KEY: plain.pop("_id"), **plain}
-
-
-def _ignore(answer: object) -> None:
-    return None

@@ -7,9 +7,9 @@ from typing import Any
 
 from retrysafe.backends.mongodb.requests import Call
 from retrysafe.backends.mongodb.store import MongodbStore
-from retrysafe.backends.time_travel import INSTANTS, Aged, nothing
+from retrysafe.backends.time_travel import INSTANTS, Aged
 from retrysafe.protocol.records import Micros
-from retrysafe.protocol.requests import Ask
+from retrysafe.protocol.requests import Ask, nothing
 
 
 def age(store: MongodbStore, keys: Collection[bytes], micros: Micros) -> Aged:

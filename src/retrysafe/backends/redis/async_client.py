@@ -33,8 +33,9 @@ from retrysafe.backends.redis.client import (
     settings_of,
 )
 from retrysafe.backends.redis.requests import Scan, Scanned, Script, Settings
+from retrysafe.backends.spec import WithoutTransactions
 from retrysafe.cancellation import await_shared, reraise_cancellation
-from retrysafe.errors import ConfigurationError, StoreUnavailable
+from retrysafe.errors import StoreUnavailable
 
 SILENCE = 5.0
 """Seconds without any reply after which a connection with requests in flight is given up."""
@@ -128,12 +129,12 @@ class Wire(asyncio.Protocol):
         self._reader.feed(data)
         try:
             while (reply := self._reader.gets()) is not False:
-                self._received(reply)
+                self._receive(reply)
         except hiredis.ProtocolError as error:
             self._fail(str(error))
             self._transport.abort()
 
-    def _received(self, reply: Reply) -> None:
+    def _receive(self, reply: Reply) -> None:
         if self._hear is not None:
             self._hear(reply)
         elif not isinstance(reply, hiredis.PushNotification) and self._waiting:
@@ -158,7 +159,6 @@ class Wire(asyncio.Protocol):
                 answer.set_exception(StoreUnavailable(text))
 
     def close(self) -> None:
-        """Hang up."""
         self._fail("the client was closed")
         self._transport.abort()
 
@@ -176,16 +176,15 @@ class Lane:
         self._laying: asyncio.Task[Wire] | None = None
 
     async def ask(self, words: Words) -> Reply:
-        """Perform one command."""
         wire = self._wire
         if wire is None or not wire.is_open:
-            wire = await self._laid()
+            wire = await self._ensure_laid()
         reply = await wire.ask(words)
         if code_of(reply) == "READONLY":  # a master no more: Sentinel knows the new one
             wire.close()
         return reply
 
-    async def _laid(self) -> Wire:
+    async def _ensure_laid(self) -> Wire:
         """Lay the wire once for all who wait; one of them may be cancelled."""
         if self._laying is None:
             self._laying = asyncio.get_running_loop().create_task(self._lay())
@@ -306,7 +305,7 @@ def cluster(client: RedisCluster, *, ours: bool) -> AsyncMasters:
     return AsyncMasters(of_key, everyone, elsewhere, aclose, abandon)
 
 
-class AsyncRedisClient:
+class AsyncRedisClient(WithoutTransactions):
     """Requests over one lane to each server; it belongs to one event loop."""
 
     def __init__(self, masters: AsyncMasters) -> None:
@@ -359,18 +358,12 @@ class AsyncRedisClient:
         found = [(key, answer_of(reply)) for key, reply in zip(keys, replies, strict=True)]
         return Scanned(found, cursor_after(name, int(after), list(masters)))
 
-    def transaction(self) -> Any:
-        """Redis has no transactions that could hold the caller's data."""
-        raise ConfigurationError("store=: Redis has no transactions to share.")
-
     async def aclose(self) -> None:
-        """Close the lanes, and the client if it is ours."""
         for lane in self._lanes.values():
             await lane.aclose()
         await self._masters.aclose()
 
     def abandon(self) -> None:
-        """Hang up without the loop, which is closed."""
         for lane in self._lanes.values():
             lane.abandon()
         self._masters.abandon()

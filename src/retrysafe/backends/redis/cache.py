@@ -12,7 +12,7 @@ from typing import Any
 
 from retrysafe.backends.redis.requests import Script
 from retrysafe.protocol.records import Cached, Micros, Record, State, StoredResult
-from retrysafe.protocol.requests import Ask
+from retrysafe.protocol.requests import Ask, nothing
 
 _FORMAT = 1
 """The layout of a kept record; another one is not read."""
@@ -43,18 +43,16 @@ class RedisCache:
         return Ask(self._script("look", _LOOK, key, ()), lambda answer: Cached(_read(key, answer[1]), int(answer[0])))
 
     def keep(self, record: Record, until: Micros) -> Ask[None]:
-        """Keep a settled record, unless a later version is known."""
-        return Ask(self._script("keep", _KEEP, record.key, (record.version, until // 1000, _written(record))), _nothing)
+        return Ask(self._script("keep", _KEEP, record.key, (record.version, until // 1000, _write(record))), nothing)
 
     def drop(self, changed: Record, until: Micros) -> Ask[None]:
-        """Remember the version that the change has made, and no record."""
-        return Ask(self._script("keep", _KEEP, changed.key, (changed.version + 1, until // 1000, "")), _nothing)
+        return Ask(self._script("keep", _KEEP, changed.key, (changed.version + 1, until // 1000, "")), nothing)
 
     def _script(self, name: str, source: str, key: bytes, args: tuple[Any, ...]) -> Script:
         return Script(name, source, (f"retrysafe:cached:{self._truth}:{{{key.hex()}}}".encode(),), args)
 
 
-def _written(record: Record) -> str:
+def _write(record: Record) -> str:
     fields = record._asdict()
     del fields["key"]
     fields["fingerprint"] = record.fingerprint.hex()
@@ -81,7 +79,3 @@ def _read(key: bytes, text: bytes | None) -> Record | None:
         return Record(key=key, **fields)
     except (ValueError, TypeError, KeyError):
         return None
-
-
-def _nothing(answer: Any) -> None:
-    return None

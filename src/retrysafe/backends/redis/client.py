@@ -19,6 +19,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from retrysafe.backends.permits import Permits
 from retrysafe.backends.redis.requests import Scan, Scanned, Script, Settings
+from retrysafe.backends.spec import WithoutTransactions
 from retrysafe.errors import ConfigurationError, StoreMisconfigured, StoreUnavailable
 
 MOST_CONNECTIONS = 10
@@ -27,7 +28,6 @@ CHECKOUT = 10.0
 
 
 def all_lent() -> StoreUnavailable:
-    """The error of a claim for which no connection has become free."""
     return StoreUnavailable(f"no connection became free within {CHECKOUT:.0f} seconds", unsent=True)
 
 
@@ -38,7 +38,6 @@ Reply = Any
 
 @lru_cache(maxsize=64)
 def digest(source: str) -> str:
-    """The name under which Redis knows a script."""
     return hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -68,7 +67,6 @@ _REFUSED = {
 
 
 def not_connected(error: Exception) -> StoreUnavailable:
-    """The error for a connection that could not be made."""
     text = str(error) or type(error).__name__
     remedy = _REFUSED.get(code_of(error) or "")
     if "called without any password" in text:
@@ -106,7 +104,6 @@ _CODES = {
 
 
 def is_redirection(reply: Reply) -> bool:
-    """Tell whether the key of a cluster is to be asked for elsewhere, or later."""
     return code_of(reply) in _REDIRECTIONS
 
 
@@ -126,7 +123,6 @@ def answer_of(reply: Reply) -> Reply:
 
 
 def page_commands(request: Scan, cursor: int) -> Words:
-    """The command for a page of keys on one master."""
     return ("SCAN", cursor, "MATCH", request.pattern, "COUNT", request.size)
 
 
@@ -148,7 +144,6 @@ def cursor_after(name: str, inside: int, masters: Sequence[str]) -> str | None:
 
 
 def settings_commands(request: Settings) -> list[Words]:
-    """The commands that read a server's settings."""
     return [("INFO",), *(("CONFIG", "GET", name) for name in request.names)]
 
 
@@ -225,15 +220,15 @@ def cluster(make: Callable[[], RedisCluster], *, ours: bool) -> Masters:
     def client() -> Any:
         with making:
             if not made:
-                made.append(_asked(make))
+                made.append(_ask(make))
         return made[0]
 
     def of_key(key: bytes) -> redis.Redis:
-        found: redis.Redis = _asked(lambda: client().get_redis_connection(client().get_node_from_key(key)))
+        found: redis.Redis = _ask(lambda: client().get_redis_connection(client().get_node_from_key(key)))
         return found
 
     def everyone() -> dict[str, redis.Redis]:
-        found: dict[str, redis.Redis] = _asked(
+        found: dict[str, redis.Redis] = _ask(
             lambda: {node.name: client().get_redis_connection(node) for node in client().get_primaries()}
         )
         return found
@@ -250,14 +245,14 @@ def cluster(make: Callable[[], RedisCluster], *, ours: bool) -> Masters:
     return Masters(of_key, everyone, elsewhere, lambda: made[0].close() if ours and made else None)
 
 
-def _asked(make: Callable[[], Any]) -> Any:
+def _ask(make: Callable[[], Any]) -> Any:
     try:
         return make()
     except (RedisError, OSError) as error:
         raise not_connected(error) from error
 
 
-class RedisClient:
+class RedisClient(WithoutTransactions):
     """Requests on connections that are lent one at a time; safe to use from many threads."""
 
     def __init__(self, masters: Masters, most_connections: int | None = None) -> None:
@@ -312,10 +307,5 @@ class RedisClient:
         found = [(key, answer_of(reply)) for key, reply in zip(keys, replies, strict=True)]
         return Scanned(found, cursor_after(name, int(after), list(masters)))
 
-    def transaction(self) -> Any:
-        """Redis has no transactions that could hold the caller's data."""
-        raise ConfigurationError("store=: Redis has no transactions to share.")
-
     def close(self) -> None:
-        """Close the connections that are ours."""
         self._masters.close()

@@ -10,7 +10,7 @@ import random
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
@@ -18,8 +18,11 @@ from redis.retry import Retry
 
 from retrysafe.backends.redis.async_client import AsyncMasters, Wire
 from retrysafe.backends.redis.client import Masters, Reply
+from retrysafe.backends.redis.store import name_of
 from retrysafe.cancellation import reraise_cancellation
 from retrysafe.errors import StoreUnavailable
+
+M = TypeVar("M")
 
 PAUSE = 0.5
 """Seconds before a listener that was cut off connects again."""
@@ -28,22 +31,32 @@ _FAILURES = (RedisError, OSError, StoreUnavailable, ValueError, AttributeError, 
 """Errors of a connection that one thread uses while another one closes it."""
 
 
-class RedisListener:
-    """A daemon thread with a connection of its own."""
+class _ByChannel(Generic[M]):
+    """The keys that are listened for, by the names of their channels."""
 
-    def __init__(self, masters: Masters, name_of: Callable[[bytes], bytes], heard: Callable[[bytes], None]) -> None:
+    def __init__(self, masters: M, heard: Callable[[bytes], None]) -> None:
         self._masters = masters
-        self._name_of = name_of
         self._heard = heard
         self._keys: dict[bytes, bytes] = {}
+
+    def _hear(self, channel: bytes) -> None:
+        key = self._keys.get(channel)
+        if key is not None:
+            self._heard(key)
+
+
+class RedisListener(_ByChannel[Masters]):
+    """A daemon thread with a connection of its own."""
+
+    def __init__(self, masters: Masters, heard: Callable[[bytes], None]) -> None:
+        super().__init__(masters, heard)
         self._changing = threading.Lock()
         self._pubsub: Any = None
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
 
     def listen(self, key: bytes) -> None:
-        """Begin to hear of ``key``."""
-        name = self._name_of(key)
+        name = name_of(key)
         with self._changing:
             self._keys[name] = key
             if self._thread is None and not self._closed.is_set():
@@ -54,8 +67,7 @@ class RedisListener:
                     self._pubsub.subscribe(name)
 
     def ignore(self, key: bytes) -> None:
-        """Hear of ``key`` no more."""
-        name = self._name_of(key)
+        name = name_of(key)
         with self._changing:
             self._keys.pop(name, None)
             if self._pubsub is not None:
@@ -63,7 +75,6 @@ class RedisListener:
                     self._pubsub.unsubscribe(name)
 
     def close(self) -> None:
-        """End the thread and its connection."""
         self._closed.set()
         with self._changing:
             thread, pubsub = self._thread, self._pubsub
@@ -103,27 +114,19 @@ class RedisListener:
             message = pubsub.get_message(timeout=_READ)
             if message is not None and message["type"] == "message":
                 channel = message["channel"]
-                key = self._keys.get(channel.encode() if isinstance(channel, str) else channel)
-                if key is not None:
-                    self._heard(key)
+                self._hear(channel.encode() if isinstance(channel, str) else channel)
 
 
-class AsyncRedisListener:
+class AsyncRedisListener(_ByChannel[AsyncMasters]):
     """A task with a wire of its own."""
 
-    def __init__(
-        self, masters: AsyncMasters, name_of: Callable[[bytes], bytes], heard: Callable[[bytes], None]
-    ) -> None:
-        self._masters = masters
-        self._name_of = name_of
-        self._heard = heard
-        self._keys: dict[bytes, bytes] = {}
+    def __init__(self, masters: AsyncMasters, heard: Callable[[bytes], None]) -> None:
+        super().__init__(masters, heard)
         self._wire: Wire | None = None
         self._task: asyncio.Task[None] | None = None
 
     def listen(self, key: bytes) -> None:
-        """Begin to hear of ``key``."""
-        name = self._name_of(key)
+        name = name_of(key)
         self._keys[name] = key
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
@@ -131,21 +134,18 @@ class AsyncRedisListener:
             self._wire.send(("SUBSCRIBE", name))
 
     def ignore(self, key: bytes) -> None:
-        """Hear of ``key`` no more."""
-        name = self._name_of(key)
+        name = name_of(key)
         self._keys.pop(name, None)
         if self._wire is not None:
             self._wire.send(("UNSUBSCRIBE", name))
 
     async def aclose(self) -> None:
-        """End the task and its connection."""
         while self._task is not None and not self._task.done():
             self._task.cancel()  # again, for a library that was connecting may have taken it for a time-out of its own
             await asyncio.wait((self._task,), timeout=PAUSE)
         await self._masters.aclose()
 
     def abandon(self) -> None:
-        """Hang up without the loop, which is closed."""
         if self._wire is not None and self._wire.is_open:
             self._wire.abandon()
         self._masters.abandon()
@@ -169,6 +169,4 @@ class AsyncRedisListener:
 
     def _receive(self, reply: Reply) -> None:
         if isinstance(reply, list) and len(reply) == 3 and reply[0] == b"message":
-            key = self._keys.get(reply[1])
-            if key is not None:
-                self._heard(key)
+            self._hear(reply[1])

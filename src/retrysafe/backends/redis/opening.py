@@ -10,7 +10,7 @@ from retrysafe.backends.backend import Backend
 from retrysafe.backends.redis import async_client, client
 from retrysafe.backends.redis import url as urls
 from retrysafe.backends.redis.listener import AsyncRedisListener, RedisListener
-from retrysafe.backends.redis.store import RedisStore, name_of
+from retrysafe.backends.redis.store import RedisStore
 from retrysafe.backends.spec import StoreAccess
 from retrysafe.backends.urls import without_password
 
@@ -21,7 +21,6 @@ _ADDRESS = "redis://…"
 
 
 def from_url(url: str, **options: Any) -> Backend:
-    """A backend with clients of its own."""
     address = urls.parse(url, **options)
     return _backend(
         partial(urls.sync, address),
@@ -37,22 +36,18 @@ def impatient(url: str) -> Backend:
 
 
 def from_client(redis: Any) -> Backend:
-    """A backend on a client of one server, for sync code."""
     return _backend(partial(client.one_server, redis, ours=False), None)
 
 
 def from_async_client(redis: Any) -> Backend:
-    """A backend on a client of one server, for async code."""
     return _backend(None, partial(async_client.one_server, redis, ours=False))
 
 
 def from_cluster(redis: Any) -> Backend:
-    """A backend on a client of a cluster, for sync code."""
     return _backend(partial(client.cluster, lambda: redis, ours=False), None)
 
 
 def from_async_cluster(redis: Any) -> Backend:
-    """A backend on a client of a cluster, for async code."""
     return _backend(None, partial(async_client.cluster, redis, ours=False))
 
 
@@ -68,11 +63,11 @@ def _backend(
     if sync is not None:
         access = access._replace(
             sync=lambda: client.RedisClient(sync(), most),
-            listening=lambda heard: RedisListener(sync(), name_of, heard),
+            listening=lambda heard: RedisListener(sync(), heard),
         )
     if asynchronous is not None:
         access = access._replace(
             asynchronous=lambda: async_client.AsyncRedisClient(asynchronous()),
-            alistening=lambda heard: AsyncRedisListener(asynchronous(), name_of, heard),
+            alistening=lambda heard: AsyncRedisListener(asynchronous(), heard),
         )
     return Backend(RedisStore(), access)

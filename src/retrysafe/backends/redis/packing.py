@@ -94,7 +94,6 @@ end
 
 
 def number_of(state: State) -> int:
-    """Return the stored number of a state."""
     return _NUMBERS[state]
 
 
@@ -119,7 +118,7 @@ def result_part(result: StoredResult | None) -> bytes:
     return _RESULT.pack(body is not None, result.codec_version, len(media_type)) + media_type + (body or b"")
 
 
-def unpacked(key: bytes, packed: bytes, now: Micros) -> Record:
+def unpack(key: bytes, packed: bytes, now: Micros) -> Record:
     """The record; raises `StoreMisconfigured` for one that a newer retrysafe has written."""
     if packed[0] != FORMAT:
         raise StoreMisconfigured(
@@ -140,7 +139,6 @@ def unpacked(key: bytes, packed: bytes, now: Micros) -> Record:
 
 
 def result_at(packed: bytes, at: int) -> StoredResult | None:
-    """The result that begins there."""
     if at == len(packed):
         return None
     has_body, codec_version, size = _RESULT.unpack_from(packed, at)

@@ -13,7 +13,7 @@ from retrysafe.backends.redis.packing import result_part
 from retrysafe.backends.redis.requests import Scan, Scanned, Script
 from retrysafe.backends.redis.store import RedisStore, key_of, name_of, record_of
 from retrysafe.protocol.records import Filter, Micros, StoredResult
-from retrysafe.protocol.requests import Ask
+from retrysafe.protocol.requests import Ask, nothing
 from retrysafe.protocol.steps import DECISION, At, FoundRow, RunEntry, RunPage, StepRow, StepState, Work
 
 _STATES = tuple(StepState)
@@ -80,37 +80,30 @@ class RedisSteps:
     """Rows as fields of a hash for each key: the generation, the name and the index."""
 
     def rows(self, work: Work) -> list[Ask[list[StepRow]]]:
-        """Return the rows of a work."""
-
         return [Ask(_script("rows", work), lambda answer: [_row(*one) for one in _fields(answer, work.generation)])]
 
     def insert(self, work: Work, row: StepRow, *, joined: bool) -> Ask[bool]:
-        """Write a first row if the work is its claim's."""
         return Ask(_script("insert", work, row.at, _pack(work, row)), bool)
 
     def change(self, work: Work, row: StepRow, before: StepState) -> Ask[bool]:
-        """Write the next state of a row."""
         more = (_STATES.index(before), int(row.state is StepState.UNDONE))
         return Ask(_script("change", work, row.at, _pack(work, row), *more), bool)
 
     def drop(self, work: Work, at: At) -> Ask[bool]:
-        """Remove a row that this attempt has started."""
         return Ask(_script("drop", work, at), bool)
 
     def find(self, work: Work, at: At) -> Ask[FoundRow]:
-        """Return a row, and whether the work is its claim's."""
         return Ask(
             _script("find", work, at),
             lambda answer: FoundRow(None if not answer[0] else _row(at, answer[0]), held=bool(answer[1])),
         )
 
     def signal(self, work: Work, row: StepRow) -> Ask[bool]:
-        """Write the row of a signal if the work has not ended."""
         return Ask(_script("signal", work, row.at, _pack(work, row), work.generation), bool)
 
     def conclude(self, work: Work) -> list[Ask[None]]:
         """Let the hash expire with its record."""
-        return [Ask(_script("conclude", work), lambda answer: None)]
+        return [Ask(_script("conclude", work), nothing)]
 
     def sweep(self, limit: int) -> list[Ask[int]]:
         """Nothing: they expire."""
@@ -121,14 +114,11 @@ class RedisSteps:
     newest_first = False
 
     def history(self, work: Work) -> Ask[list[tuple[StepRow, Micros]]]:
-        """Return the rows of a work, without times."""
         return Ask(
             _script("history", work), lambda answer: [(_row(*one), 0) for one in _fields(answer, work.generation)]
         )
 
     def runs(self, wanted: Filter, cursor: str | None) -> Ask[RunPage]:
-        """Return a page in the order of Redis' own SCAN."""
-
         def parse(answer: Scanned) -> RunPage:
             found = []
             for name, reply in filter(all, answer.found):
@@ -143,7 +133,6 @@ class RedisSteps:
 
 
 def step_store(store: RedisStore) -> RedisSteps:
-    """The steps of a store."""
     return RedisSteps()
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from retrysafe.backends.redis import packing
-from retrysafe.backends.redis.packing import claim_part, number_of, result_part, unpacked
+from retrysafe.backends.redis.packing import claim_part, number_of, result_part, unpack
 from retrysafe.backends.redis.requests import Scan, Scanned, Script, Settings
 from retrysafe.protocol import quotas
 from retrysafe.protocol.records import (
@@ -139,31 +139,25 @@ class RedisStore:
         return [Ask(script, lambda answer: _refusal(allowance, answer))]
 
     def claim(self, request: ClaimRequest) -> Ask[Record | QuotaRefusal | None]:
-        """Write a first record, or return the one that is there."""
         return Ask(_script("claim", request.key, _claim_args(request)), partial(record_of, request.key))
 
     def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
-        """Claim a record that is as seen and claimable."""
         guard = (_sources(Transition.CLAIM), seen.attempt, seen.version, count_started(seen) + 1)
         request = request._replace(fingerprint=merge_fingerprint(request, seen))
         return Ask(_script("take", request.key, (*_claim_args(request), *guard)), partial(record_of, request.key))
 
     def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
-        """Settle the owner's record."""
         guard = (_sources(event), held.attempt, "token", held.token)
         return self._settle(held.key, guard, event, result, held.clocks)
 
     def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[bool]:
-        """Settle a record that is as seen."""
         guard = (_sources(event), seen.attempt, "version", seen.version)
         return self._settle(seen.key, guard, event, result, clocks)
 
     def renew(self, held: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
-        """Extend the leases, one script per key."""
         return [self._renew(one) for one in held]
 
     def read(self, key: bytes) -> Ask[Record | None]:
-        """Return the record."""
         return Ask(_script("read", key, ()), partial(record_of, key))
 
     def sweep(self, limit: int) -> Iterator[Ask[int]]:
@@ -196,19 +190,15 @@ class RedisStore:
         return Ask(Scan(_PREFIX + b"*", cursor, limit, _script("glance", b"", ())), parse)
 
     def forgotten(self, limit: int) -> list[Ask[list[Record]]]:
-        """Nothing to archive: forgotten records expire natively."""
         return []
 
     def remove(self, seen: Sequence[Record]) -> list[Ask[int]]:
-        """Nothing to remove."""
         return []
 
     def tally(self) -> list[Ask[list[Tally]]]:
-        """Counting takes a scan."""
         return []
 
     def examine(self) -> list[Ask[list[Finding]]]:
-        """Look at eviction, persistence, replication and role, on every master."""
         return [Ask(Settings(_SETTINGS), _findings)]
 
     def _settle(
@@ -267,7 +257,7 @@ def record_of(key: bytes, answer: Any) -> Record | None:
     if not answer:
         return None
     packed, seconds, micros = answer
-    return unpacked(key, packed, int(seconds) * 1_000_000 + int(micros))
+    return unpack(key, packed, int(seconds) * 1_000_000 + int(micros))
 
 
 # ---------------------------------------------------------------- how the server is set up

@@ -8,10 +8,10 @@ from typing import Any
 from retrysafe.backends.redis import packing
 from retrysafe.backends.redis.requests import Script
 from retrysafe.backends.redis.store import RedisStore, name_of
-from retrysafe.backends.time_travel import Aged, nothing
+from retrysafe.backends.time_travel import Aged
 from retrysafe.protocol.quotas import holder
 from retrysafe.protocol.records import Micros, Record
-from retrysafe.protocol.requests import Ask
+from retrysafe.protocol.requests import Ask, nothing
 
 _AGE = (
     packing.LUA
@@ -47,7 +47,7 @@ def age(store: RedisStore, keys: Collection[bytes], micros: Micros) -> Aged:
 
     def parse(answer: Any) -> None:
         nonlocal aged
-        aged = packing.unpacked(key, answer, 0) if answer else None
+        aged = packing.unpack(key, answer, 0) if answer else None
 
     for key in keys:
         yield Ask(Script("age", _AGE, (name_of(key),), (micros,)), parse)

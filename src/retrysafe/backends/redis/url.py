@@ -72,7 +72,7 @@ def parse(url: str, silence: float = SILENCE) -> Address:
     known = _PARSERS | (_TLS if tls else {}) | (_SENTINEL if topology == "sentinel" else {})
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     url_options(given, tuple(known), f"{parts.scheme}://")
-    options = {name: _parsed(url, name, value, known[name]) for name, value in given.items()}
+    options = {name: _parse(url, name, value, known[name]) for name, value in given.items()}
     username, _, password = userinfo.partition(":")
     for name, value in (("username", username), ("password", password)):
         if value:
@@ -87,7 +87,7 @@ def parse(url: str, silence: float = SILENCE) -> Address:
             raise ConfigurationError(f"store=: write {parts.scheme}://host:26379,host:26379/service-name/db.")
         service, *path = path
     if path:
-        options.setdefault("db", _parsed(url, "db", path[0], int))
+        options.setdefault("db", _parse(url, "db", path[0], int))
     if topology == "cluster" and options.pop("db", 0):
         raise ConfigurationError("store=: a Redis cluster has one database, 0.")
     options = {"socket_timeout": silence, "socket_connect_timeout": silence, "protocol": 2} | options
@@ -98,7 +98,7 @@ def parse(url: str, silence: float = SILENCE) -> Address:
     return Address(topology, _hosts(netloc, topology), unix, service, options, most, own)
 
 
-def _parsed(url: str, name: str, value: str, parser: Callable[[str], Any]) -> Any:
+def _parse(url: str, name: str, value: str, parser: Callable[[str], Any]) -> Any:
     try:
         return parser(value)
     except (ValueError, KeyError) as error:

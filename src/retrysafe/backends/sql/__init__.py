@@ -34,7 +34,7 @@ BACKEND = BackendSpec(
         "sqlalchemy:Engine": "objects:of_engine",
         "sqlalchemy.ext.asyncio:AsyncEngine": "objects:of_async_engine",
         "sqlalchemy.orm:sessionmaker": "objects:of_sessionmaker",
-        "sqlalchemy.ext.asyncio:async_sessionmaker": "objects:of_async_sessionmaker",
+        "sqlalchemy.ext.asyncio:async_sessionmaker": "objects:of_sessionmaker",
         "psycopg_pool:ConnectionPool": "drivers.psycopg:PsycopgDriver.of_pool",
         "psycopg_pool:AsyncConnectionPool": "drivers.psycopg:AsyncPsycopgDriver.of_pool",
         "asyncpg:Pool": "drivers.asyncpg:AsyncpgDriver.of_pool",

@@ -32,7 +32,7 @@ def conditions(store: SqlStore, chosen: DeadLetterFilter) -> tuple[str, dict[str
     return "".join(f" AND {condition}" for condition in found), params
 
 
-def grouped(
+def group(
     store: SqlStore, source: str, order: str, chosen: DeadLetterFilter, most: int | None
 ) -> tuple[str, dict[str, Any]]:
     """The statement that counts dead letters ``d`` of a source by kind, and its parameters.
@@ -53,5 +53,4 @@ def grouped(
 
 
 def read_groups(answer: Rows) -> Groups:
-    """The numbers by topic, type and error."""
     return {(topic, type_, error): int(count) for topic, type_, error, count in answer.rows}

@@ -26,7 +26,6 @@ ENVELOPE: tuple[str, ...] = (
 
 
 def values_of(envelope: Envelope) -> tuple[Any, ...]:
-    """An envelope as the values of those columns."""
     headers = json.dumps(dict(envelope.headers), ensure_ascii=True, separators=(",", ":"))
     return (
         *(envelope.id, envelope.topic, envelope.key, envelope.type, envelope.source, envelope.sequence),
@@ -34,7 +33,7 @@ def values_of(envelope: Envelope) -> tuple[Any, ...]:
     )
 
 
-def paged(store: SqlStore, columns: Iterable[str], source: str, order: Iterable[str]) -> str:
+def page(store: SqlStore, columns: Iterable[str], source: str, order: Iterable[str]) -> str:
     """The first messages ``d`` of a source, in an order of what its columns say: parameters ``limit``, ``span_bytes``.
 
     Behind their columns is the instant of reading, so the source has the store's clock.
@@ -48,7 +47,6 @@ def paged(store: SqlStore, columns: Iterable[str], source: str, order: Iterable[
 
 
 def envelope_in(fields: Mapping[str, Any]) -> Envelope:
-    """The envelope of a row, by its columns."""
     sequence = fields["sequence"]
     return Envelope(
         id=fields["message_id"],

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from retrysafe.backends.sql.dead_letter_filter import conditions, grouped, read_groups
-from retrysafe.backends.sql.envelopes import ENVELOPE, PAGE_BYTES, envelope_in, paged, values_of
+from retrysafe.backends.sql import reading
+from retrysafe.backends.sql.dead_letter_filter import conditions, group, read_groups
+from retrysafe.backends.sql.envelopes import ENVELOPE, PAGE_BYTES, envelope_in, page, values_of
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.protocol.messages import (
     Arrival,
@@ -19,7 +20,7 @@ from retrysafe.protocol.messages import (
     milliseconds_of,
 )
 from retrysafe.protocol.redelivery_policy import Counts
-from retrysafe.protocol.requests import Ask, Rows
+from retrysafe.protocol.requests import Ask, Rows, nothing
 
 ATTEMPTS, DEAD, SEQUENCES = "retrysafe_inbox_attempts", "retrysafe_inbox_dead", "retrysafe_inbox_sequences"
 LONGEST_ERROR = 4000
@@ -43,20 +44,29 @@ class SqlInbox:
     # ------------------------------------------------------------ attempts
 
     def note_begin(self, arrival: Arrival) -> Ask[None]:
-        """Note that an attempt begins."""
         return self._attempt(arrival, 1, 0, 1, 0, "")
 
+    def note_first(self, arrival: Arrival) -> Ask[bool]:
+        """Note that an attempt begins, unless there was one before or the message lies in the dead letters."""
+        p = self._store.p
+        into, ignore = self._store.insert_ignoring("key_hash")
+        sql = (
+            f"{into} {ATTEMPTS} (key_hash, consumer, started, finished, error, updated) "
+            f"SELECT {p('key')}, {p('operation', 'consumer')}, 1, 0, '', t.now FROM {self._store.clock} "
+            f"WHERE NOT EXISTS (SELECT 1 FROM {DEAD} WHERE key_hash = {p('key')}) {ignore}"
+        )
+        return Ask(
+            self._store.query(sql, {"key": arrival.identity, "consumer": arrival.consumer}), reading.has_changed_one
+        )
+
     def note_end(self, arrival: Arrival, error: str, *, counted: bool) -> Ask[None]:
-        """Note that an attempt has ended by an error; ``counted``: that it began is noted already."""
         return self._attempt(arrival, 1, 1, 0 if counted else 1, 1, error[:LONGEST_ERROR])
 
     def note_withdrawal(self, arrival: Arrival) -> Ask[None]:
-        """Note that an attempt which was to begin did not."""
         sql = f"UPDATE {ATTEMPTS} SET started = started - 1 WHERE key_hash = {self._store.p('key')} AND started > 0"
         return self._write(sql, {"key": arrival.identity})
 
     def counts(self, arrival: Arrival) -> Ask[Counts]:
-        """The attempts so far, and whether it lies in the dead letters."""
         here = f"key_hash = {self._store.p('key')}"
         sql = (
             f"SELECT coalesce(max(started), 0), coalesce(max(finished), 0), "
@@ -66,7 +76,6 @@ class SqlInbox:
         return Ask(self._store.query(sql, {"key": arrival.identity}, writes=False), _counts)
 
     def clear(self, arrival: Arrival) -> Ask[None]:
-        """Forget the attempts at a message that is settled."""
         return self._write(f"DELETE FROM {ATTEMPTS} WHERE key_hash = {self._store.p('key')}", {"key": arrival.identity})
 
     def _attempt(self, arrival: Arrival, started: int, finished: int, more: int, ended: int, error: str) -> Ask[None]:
@@ -96,7 +105,6 @@ class SqlInbox:
     # ------------------------------------------------------------ dead letters
 
     def bury(self, arrival: Arrival, counts: Counts, error: str) -> list[Ask[None]]:
-        """Keep a message as a dead letter, or keep why a dead letter died again; its attempts go with it."""
         p = self._store.p
         params = dict(zip(_LETTER, _letter_values(arrival, counts, error[:LONGEST_ERROR]), strict=True))
         placed = ", ".join(
@@ -116,7 +124,6 @@ class SqlInbox:
         after: Place | None = None,
         limit: int,
     ) -> Ask[list[InboxLetter]]:
-        """Dead letters, the oldest first, after a place."""
         p = self._store.p
         where, params = conditions(self._store, chosen)
         if boundary is not None:
@@ -131,7 +138,6 @@ class SqlInbox:
     def list_marked(
         self, boundary: str, consumer: str, *, after: Turn | None = None, limit: int
     ) -> Ask[list[InboxLetter]]:
-        """Dead letters of a consumer that are to be handled again, in the order of their turns, after one of them."""
         p = self._store.p
         where = f"d.redrive IS NOT NULL AND d.boundary = {p('boundary')} AND d.consumer = {p('operation', 'consumer')}"
         params: dict[str, Any] = {"boundary": boundary, "consumer": consumer}
@@ -143,13 +149,12 @@ class SqlInbox:
         return self._page(where, params, limit, [_NUMBER, "d.dead_at", "d.key_hash"])
 
     def _page(self, where: str, params: Mapping[str, Any], limit: int, order: Sequence[str]) -> Ask[list[InboxLetter]]:
-        sql = paged(self._store, _READ, f"{DEAD} AS d, {self._store.clock} WHERE {where}", order)
+        sql = page(self._store, _READ, f"{DEAD} AS d, {self._store.clock} WHERE {where}", order)
         bounds = {"limit": limit, "span_bytes": PAGE_BYTES}
         found = self._store.query(sql, {**params, **bounds}, writes=False)
         return Ask(found, lambda answer: [_letter(row) for row in answer.rows])
 
     def waits(self, arrival: Arrival) -> Ask[bool]:
-        """Tell whether a dead letter of the same key, earlier in its sequence, is still to be handled again."""
         envelope, p = arrival.envelope, self._store.p
         sql = (
             f"SELECT count(*) FROM {DEAD} WHERE redrive IS NOT NULL AND boundary = {p('boundary')} "
@@ -162,41 +167,36 @@ class SqlInbox:
 
     def groups(self, chosen: DeadLetterFilter, most: int | None = None) -> Ask[Groups]:
         """Count the chosen dead letters by topic, type and error, among the oldest ``most``."""
-        sql, params = grouped(self._store, f"{DEAD} AS d", "d.dead_at, d.key_hash", chosen, most)
+        sql, params = group(self._store, f"{DEAD} AS d", "d.dead_at, d.key_hash", chosen, most)
         return Ask(self._store.query(sql, params, writes=False), read_groups)
 
     def mark(self, *identities: bytes) -> Ask[int]:
-        """Ask that dead letters be handled again; how many of them are there still."""
         among, params = self._store.among("key", "key", identities)
         sql = f"UPDATE {DEAD} SET redrive = {self._store.NOW} WHERE key_hash {among}"
         return Ask(self._store.query(sql, params), lambda answer: answer.affected)
 
     def take(self, identity: bytes) -> Ask[bool]:
-        """Begin to handle a marked dead letter: one consumer alone gets True, and a crash leaves it unmarked."""
         sql = (
             f"UPDATE {DEAD} SET redrive = NULL, started = started + 1 "
             f"WHERE key_hash = {self._store.p('key')} AND redrive IS NOT NULL"
         )
-        return Ask(self._store.query(sql, {"key": identity}), _was_changed)
+        return Ask(self._store.query(sql, {"key": identity}), reading.has_changed_one)
 
     def remove(self, identity: bytes) -> Ask[None]:
-        """Forget a dead letter."""
         return self._write(f"DELETE FROM {DEAD} WHERE key_hash = {self._store.p('key')}", {"key": identity})
 
     # ------------------------------------------------------------ sequences
 
     def advance(self, key: bytes, sequence: int, *, strict: bool) -> Ask[bool]:
-        """Move an entity on to a sequence, if it is newer, or, strictly, the next one; False if it is not."""
         p = self._store.p
         fits = f"sequence = {p('token', 'sequence')} - 1" if strict else f"sequence < {p('token', 'sequence')}"
         sql = (
             f"UPDATE {SEQUENCES} SET sequence = {p('token', 'sequence')}, updated = {self._store.NOW} "
             f"WHERE key_hash = {p('key')} AND {fits}"
         )
-        return Ask(self._store.query(sql, {"key": key, "sequence": sequence}), _was_changed)
+        return Ask(self._store.query(sql, {"key": key, "sequence": sequence}), reading.has_changed_one)
 
     def introduce(self, key: bytes, boundary: str, consumer: str, entity: str, sequence: int) -> Ask[bool]:
-        """Note the first sequence of an entity; False when there is one already."""
         p = self._store.p
         params = {"key": key, "boundary": boundary, "consumer": consumer, "entity": entity, "sequence": sequence}
         names = ("boundary", "consumer", "entity")
@@ -206,7 +206,7 @@ class SqlInbox:
             f"{', '.join(p('operation', name) for name in names)}, {p('token', 'sequence')}, {self._store.NOW}) "
             f"{ignore}"
         )
-        return Ask(self._store.query(sql, params), _was_changed)
+        return Ask(self._store.query(sql, params), reading.has_changed_one)
 
     def read_applied(self, key: bytes) -> Ask[int | None]:
         """The last sequence of an entity as committed or written by us, whatever the transaction's snapshot."""
@@ -230,7 +230,7 @@ class SqlInbox:
         return Ask(self._store.query(sql, {"before": before}), lambda answer: answer.affected)
 
     def _write(self, sql: str, params: Mapping[str, Any]) -> Ask[None]:
-        return Ask(self._store.query(sql, params), _nothing)
+        return Ask(self._store.query(sql, params), nothing)
 
 
 def _letter_values(arrival: Arrival, counts: Counts, error: str) -> tuple[Any, ...]:
@@ -271,11 +271,3 @@ def _counts(answer: Rows) -> Counts:
 
 def _tallies(answer: Rows) -> list[tuple[str, str, int, int, int]]:
     return [(boundary, consumer, int(a), int(b), int(c)) for boundary, consumer, a, b, c in answer.rows]
-
-
-def _was_changed(answer: Rows) -> bool:
-    return answer.affected == 1
-
-
-def _nothing(answer: Rows) -> None:
-    return None

@@ -15,7 +15,7 @@ from typing import Any
 from retrysafe.backends.sql.statements import limit_by, quota_params, want_params
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.backends.sql.table import TABLE, allowed, any_of, columns
-from retrysafe.backends.sql.transactions import in_its_transaction, mark_of, marked
+from retrysafe.backends.sql.transactions import in_its_transaction, mark_first, mark_of
 from retrysafe.protocol.records import Allowance, ClaimRequest, EffectiveState, Finding, Ownership, Record, StoredResult
 from retrysafe.protocol.requests import Ask, Query, Rows
 from retrysafe.protocol.store import Capabilities
@@ -83,12 +83,13 @@ class MysqlStore(SqlStore):
     HAS_SCHEMA = (
         "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'retrysafe_schema'"
     )
-    MIGRATION_LOCK = "SELECT GET_LOCK(CONCAT('retrysafe ', LEFT(SHA2(DATABASE(), 256), 32)), 9)"
-    MIGRATION_UNLOCK = (
+    MIGRATION_LOCK = Query("SELECT GET_LOCK(CONCAT('retrysafe ', LEFT(SHA2(DATABASE(), 256), 32)), 9)", {})
+    MIGRATION_UNLOCK = Query(
         "SET @retrysafe = RELEASE_LOCK(CONCAT('retrysafe ', LEFT(SHA2(DATABASE(), 256), 32))), "
-        "SESSION lock_wait_timeout = DEFAULT /*M!100600 , SESSION max_statement_time = DEFAULT */"
+        "SESSION lock_wait_timeout = DEFAULT /*M!100600 , SESSION max_statement_time = DEFAULT */",
+        {},
     )
-    MIGRATION_BOUNDS = "SET SESSION lock_wait_timeout = 1 /*M!100600 , SESSION max_statement_time = 0 */"
+    MIGRATION_BOUNDS = Query("SET SESSION lock_wait_timeout = 1 /*M!100600 , SESSION max_statement_time = 0 */", {})
     BLOCKERS = (
         "SELECT CONCAT('connection ', p.id, ' (user ', p.user, ' from ', p.host, ', in its transaction for ', "
         "TIMESTAMPDIFF(SECOND, t.trx_started, NOW()), ' s); to end it: KILL ', p.id) "
@@ -127,7 +128,7 @@ class MysqlStore(SqlStore):
         """Leased: read, insert, read again. In a transaction: insert at once or not at all, then read."""
         if not request.transactional:
             return super().claim_query(request)
-        return marked(mark_of(request), self._at_once(request, self._gated_insert_sql, want_params(request)))
+        return mark_first(mark_of(request), self._at_once(request, self._gated_insert_sql, want_params(request)))
 
     def counted_claim_query(self, request: ClaimRequest, allowance: Allowance) -> Query:
         """Look whether there is room, then insert.
@@ -138,7 +139,7 @@ class MysqlStore(SqlStore):
         used_up = self.query(self._used_up_sql[limit_by(allowance)], params, writes=False)
         if request.transactional:
             insert = self._at_once(request, self._gated_counted_insert_sql, params)
-            return marked(mark_of(request), used_up._replace(otherwise=insert))
+            return mark_first(mark_of(request), used_up._replace(otherwise=insert))
         read = self.query(self.read_sql, params, writes=False)
         insert = self.query(self._free_insert_sql, params, read)
         return read._replace(otherwise=used_up._replace(otherwise=insert))
@@ -153,13 +154,11 @@ class MysqlStore(SqlStore):
         return self.query(insert_sql, params, own)._replace(refusals={_LOCKED: answer})
 
     def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
-        """Claim a record that is as seen and claimable, and read it back."""
         ask = super().take(request, seen)
         own = self.query(self._own_sql, want_params(request), writes=False)
         return Ask(ask.request._replace(written=own), ask.parse)
 
     def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
-        """Settle the owner's record, if the transaction is the one that claimed it."""
         settle = super().settle(held, event, result)
         return in_its_transaction(mark_of(held), settle) if held.transactional else settle
 
@@ -205,11 +204,9 @@ class MysqlStore(SqlStore):
         return f"{table} AS o FORCE INDEX ({index}) WHERE {at} AND o.id >= {start}", "o.id"
 
     def upsert(self, key: str, columns: Iterable[str]) -> str:
-        """MySQL's clause, which applies to a conflict on any key."""
         return self.on_conflict(key, ", ".join(f"{column} = VALUES({column})" for column in columns))
 
     def on_conflict(self, key: str, changes: str) -> str:
-        """MySQL's clause, which applies to a conflict on any key."""
         return f"ON DUPLICATE KEY UPDATE {changes}"
 
     def insert_ignoring(self, key: str) -> tuple[str, str]:
@@ -248,7 +245,6 @@ class MysqlStore(SqlStore):
         return f"SELECT {columns('f.')}, t.now FROM {TABLE} AS f {_INDEX} WHERE {_FORGOTTEN} LIMIT :limit"
 
     def remove_sql(self, count: int) -> str:
-        """Remove ``count`` records if they are forgotten and as they were seen."""
         keys = ", ".join(self.p("key", f"key{i}") for i in range(count))
         seen = " OR ".join(
             f"(f.key_hash = {self.p('key', f'key{i}')} AND f.version = :version{i})" for i in range(count)

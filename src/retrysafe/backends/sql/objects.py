@@ -9,42 +9,42 @@ from retrysafe.backends import identity
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.spec import StoreAccess
 from retrysafe.backends.sql import store_of
+from retrysafe.backends.sql.drivers import sqlalchemy as driver
+from retrysafe.backends.sql.drivers.base import ENGINE_AUTOCOMMIT
 from retrysafe.backends.sql.drivers.sqlite import SqliteClient, SqliteFile
-from retrysafe.backends.sql.urls import driver, sqlite
+from retrysafe.backends.sql.urls import sqlite
 from retrysafe.errors import ConfigurationError
 
 
 def of_engine(engine: Any, sessions: Any = None) -> Backend:
-    module = driver("sqlalchemy", "sqlalchemy")
     if engine.dialect.is_async:
         raise ConfigurationError(
             f"store=: the engine was made by create_engine, and its driver {engine.dialect.driver} is for async code: "
             "make it by create_async_engine."
         )
-    module.watch(engine)
-    access = _access(module, engine)._replace(sync=partial(module.EngineClient, engine, sessions))
+    driver.watch(engine)
+    access = _access(engine)._replace(sync=partial(driver.EngineClient, engine, sessions))
     if engine.dialect.name == "sqlite":
-        access = access._replace(migrates_itself=True, on_demand=partial(module.EngineClient, engine))
+        access = access._replace(migrates_itself=True, on_demand=partial(driver.EngineClient, engine))
     return Backend(store_of(engine.dialect.name), access)
 
 
 def of_async_engine(engine: Any, sessions: Any = None) -> Backend:
-    module = driver("sqlalchemy", "sqlalchemy")
-    access = _access(module, engine)._replace(asynchronous=partial(module.AsyncEngineClient, engine, sessions))
+    access = _access(engine)._replace(asynchronous=partial(driver.AsyncEngineClient, engine, sessions))
     if engine.dialect.name == "sqlite":
         _prepare(engine.url.database)
         access = access._replace(on_demand=lambda: SqliteClient(SqliteFile(engine.url.database)))
-    module.watch(engine.sync_engine)
+    driver.watch(engine.sync_engine)
     return Backend(store_of(engine.dialect.name), access)
 
 
-def _access(module: Any, engine: Any) -> StoreAccess:
+def _access(engine: Any) -> StoreAccess:
     if engine.dialect.name == "sqlite":
         _refuse_memory(engine.url)
     return StoreAccess(
         address=str(engine.url),
         places=lambda: identity.of_engine(engine),
-        no_transactions=module.ENGINE_AUTOCOMMIT if module.declares_autocommit(engine) else "",
+        no_transactions=ENGINE_AUTOCOMMIT if driver.declares_autocommit(engine) else "",
     )
 
 
@@ -63,15 +63,7 @@ def _prepare(path: str) -> None:
 
 
 def of_sessionmaker(sessions: Any) -> Backend:
-    return of_engine(_bind_of(sessions), sessions)
-
-
-def of_async_sessionmaker(sessions: Any) -> Backend:
-    return of_async_engine(_bind_of(sessions), sessions)
-
-
-def _bind_of(sessions: Any) -> Any:
-    bind = sessions.kw.get("bind")
-    if bind is None:
+    engine = sessions.kw.get("bind")
+    if engine is None:
         raise ConfigurationError("store=: the sessionmaker has no engine; make it with sessionmaker(engine).")
-    return bind
+    return (of_async_engine if hasattr(engine, "sync_engine") else of_engine)(engine, sessions)

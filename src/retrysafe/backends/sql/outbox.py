@@ -14,7 +14,7 @@ from retrysafe.protocol.ordering import bucket, lane
 from retrysafe.protocol.outbox_walk import NOTHING, Most, OutboxRow, Passed, ReadSpan, Released, Stretch
 from retrysafe.protocol.publish_policy import Death, Delay
 from retrysafe.protocol.records import Ownership
-from retrysafe.protocol.requests import Ask, Rows
+from retrysafe.protocol.requests import Ask, Rows, nothing
 
 TABLE = "retrysafe_outbox"
 AT_ONCE = 200
@@ -48,13 +48,11 @@ class SqlOutbox:
         self._noted = store.upsert("id", ("started", "finished", "not_before", "error"))
 
     def takes(self, envelope: Envelope) -> bool:
-        """Tell whether a message may leave, as far as it is restricted what does."""
         return all(getattr(envelope, column) in values for column, values in self.only.items())
 
     # ------------------------------------------------------------ writing
 
     def add(self, envelopes: Sequence[Envelope]) -> list[Ask[None]]:
-        """Write messages, in this order."""
         return [self._add(envelopes[start : start + AT_ONCE]) for start in range(0, len(envelopes), AT_ONCE)]
 
     def _add(self, envelopes: Sequence[Envelope]) -> Ask[None]:
@@ -81,15 +79,10 @@ class SqlOutbox:
     # ------------------------------------------------------------ taking
 
     def look(self) -> Ask[Look]:
-        """The lowest number of all messages, and which transactions may still write a lower one."""
         sql = f"SELECT min(o.id), {self._store.TRANSACTIONS} FROM {TABLE} AS o"
         return Ask(self._store.query(sql, {}, writes=False), _look)
 
     def waiting(self, low: int = 0, passed: Passed = NOTHING) -> Ask[list[int]]:
-        """The buckets that hold messages from ``low`` on; where a relay has ``passed`` over some, behind them.
-
-        Or lanes among those whose wait has ended; and all of them when topics were paused or resumed since.
-        """
         if not passed.after:
             return Ask(self._store.query(self._waits, {"low": low}, writes=False), _buckets)
         p = self._store.p
@@ -113,10 +106,6 @@ class SqlOutbox:
         return f"SELECT b.bucket FROM {TABLE}_buckets AS b WHERE ({first}) = b.bucket"
 
     def prepare(self, silence: float) -> list[Ask[None]]:
-        """Let each statement of a transaction that has just begun see what was committed last, whatever the default.
-
-        And let it not be ended before nothing was asked in it for ``silence`` seconds, where `hold` cannot.
-        """
         asks = [] if self._store.UNFROZEN is None else [self._write(self._store.UNFROZEN, {})]
         if self._store.OUTLASTS is not None:
             asks.append(self._write(self._store.OUTLASTS, {"seconds": ceil(silence)}))
@@ -134,7 +123,6 @@ class SqlOutbox:
         return Ask(self._store.query(sql, params), _any)
 
     def fence(self, held: Ownership) -> Ask[bool]:
-        """Hold the record of a lease to the end of the transaction; False when another relay has taken it over."""
         locked = " FOR UPDATE" if self.locks_rows else ""
         p = self._store.p
         sql = (
@@ -172,7 +160,6 @@ class SqlOutbox:
         return self._stretch(found, f"p.bucket = {p('bucket')}", unless)
 
     def lane(self, number: int, of: int, span: ReadSpan, most: Most) -> Ask[Stretch]:
-        """`due` for one lane alone, up to ``span.end``."""
         params = {"bucket": number, "lane": of, "start": span.start, "end": span.end, "span_rows": span.span_rows}
         params |= _bounds(most)
         unless = self._unless(span, params)
@@ -245,7 +232,6 @@ class SqlOutbox:
         return f"SELECT count(*) AS topics, coalesce(max(q.paused_at), 0) AS latest FROM {TABLE}_paused AS q"
 
     def lanes_released(self, number: int, upto: int, limit: int) -> Ask[Released]:
-        """Up to so many lanes whose message up to ``upto`` has waited long enough, and what is said of topics."""
         p = self._store.p
         lanes = (
             f"SELECT d.lane FROM {TABLE}_attempts AS d, {self._store.clock} WHERE d.bucket = {p('bucket')} "
@@ -264,7 +250,6 @@ class SqlOutbox:
     # ------------------------------------------------------------ concluding
 
     def note_begin(self, queue: Sequence[Queued]) -> list[Ask[None]]:
-        """Note that an attempt to publish each of these begins."""
         if len(queue) <= AT_ONCE:
             return [self._begin(queue)]
         return [self._begin(queue[start : start + AT_ONCE]) for start in range(0, len(queue), AT_ONCE)]
@@ -278,12 +263,10 @@ class SqlOutbox:
         return self._write(f"{self._notes}{', '.join(rows)} {self._noted}", params)
 
     def outlive(self, queue: Sequence[Queued]) -> Ask[None]:
-        """Note that no relay has died of the attempts which began at these, whatever became of them."""
         where, ids = self._ids(queue)
         return self._write(f"UPDATE {TABLE}_attempts SET started = finished WHERE {where} AND started > finished", ids)
 
     def withdraw(self, queue: Sequence[Queued]) -> list[Ask[None]]:
-        """Note that the attempts which were to begin did not."""
         if not queue:
             return []
         new = [queued for queued in queue if not queued.started]
@@ -291,12 +274,10 @@ class SqlOutbox:
         return [*asks, self._delete(f"{TABLE}_attempts", *self._ids(new))] if new else asks
 
     def resume_lanes(self, queue: Sequence[Queued]) -> Ask[None]:
-        """Let messages that wait, and their lanes, go on at once."""
         where, ids = self._ids(queue)
         return self._write(f"UPDATE {TABLE}_attempts SET not_before = {self._store.NOW} WHERE {where}", ids)
 
     def leave(self, queue: Sequence[Queued], *, keep: bool) -> list[Ask[None]]:
-        """Remove what has left; ``keep``: to the table of what was published."""
         if not queue:
             return []
         where, ids = self._messages(queue)
@@ -306,7 +287,6 @@ class SqlOutbox:
         return [*asks, self._delete(f"{TABLE}_attempts", *self._ids(noted))] if noted else asks
 
     def delay(self, delay: Delay) -> list[Ask[None]]:
-        """Let a message, and with it its lane, wait."""
         queued = delay.queued
         micros = None if delay.seconds is None else round(delay.seconds * 1e6)
         if not delay.counted:
@@ -315,7 +295,6 @@ class SqlOutbox:
         return [self._trouble(queued, started, queued.finished + 1, micros, delay.error)]
 
     def bury(self, death: Death) -> list[Ask[None]]:
-        """Move a message to the dead letters."""
         queued = death.queued
         p = self._store.p
         more = {
@@ -349,14 +328,14 @@ class SqlOutbox:
         return self._write(f"DELETE FROM {table} WHERE {where}", ids)
 
     def _messages(self, queue: Sequence[Queued]) -> tuple[str, dict[str, Any]]:
-        return self._store.numbered(TABLE, [queued.id for queued in queue])
+        return self._store.choose_numbers(TABLE, [queued.id for queued in queue])
 
     def _ids(self, queue: Sequence[Queued]) -> tuple[str, dict[str, Any]]:
         among, params = self._store.among("token", "id", [queued.id for queued in queue])
         return f"id {among}", params
 
     def _write(self, sql: str, params: Mapping[str, Any]) -> Ask[None]:
-        return Ask(self._store.query(sql, params), _nothing)
+        return Ask(self._store.query(sql, params), nothing)
 
 
 def _values(envelope: Envelope) -> tuple[Any, ...]:
@@ -406,7 +385,3 @@ def _look(answer: Rows) -> Look:
 
 def _any(answer: Rows) -> bool:
     return bool(answer.rows)
-
-
-def _nothing(answer: Rows) -> None:
-    return None

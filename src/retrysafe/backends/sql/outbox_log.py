@@ -11,7 +11,7 @@ from typing import NamedTuple
 from retrysafe.backends.sql.outbox import TABLE
 from retrysafe.backends.sql.postgresql import PostgresqlStore
 from retrysafe.protocol.records import Micros
-from retrysafe.protocol.requests import Ask, Rows
+from retrysafe.protocol.requests import Ask, Rows, nothing
 
 _XIDS = 1 << 32
 """The log numbers transactions modulo this."""
@@ -57,7 +57,7 @@ class SqlOutboxLog:
             f"SELECT b.bucket{self._store.SILENCE} FROM {TABLE}_buckets AS b WHERE b.bucket {among} "
             "ORDER BY b.bucket FOR UPDATE"
         )
-        return Ask(self._store.query(sql, {**buckets, "silence": f"{silence * 1000:.0f}"}), _nothing)
+        return Ask(self._store.query(sql, {**buckets, "silence": f"{silence * 1000:.0f}"}), nothing)
 
     def look(self, ids: Sequence[int], shut: Sequence[str]) -> Ask[TableLook]:
         """Find those of these messages that are in the table.
@@ -92,7 +92,3 @@ def _look(answer: Rows) -> TableLook:
         if number is not None
     }
     return TableLook(waiting, int(answer.rows[0][1]), answer.rows[0][0])
-
-
-def _nothing(answer: Rows) -> None:
-    return None

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from retrysafe.backends.sql.dead_letter_filter import conditions, grouped, read_groups
-from retrysafe.backends.sql.envelopes import PAGE_BYTES, envelope_in, paged
+from retrysafe.backends.sql.dead_letter_filter import conditions, group, read_groups
+from retrysafe.backends.sql.envelopes import PAGE_BYTES, envelope_in, page
 from retrysafe.backends.sql.outbox import COLUMNS, FOREVER, TABLE, WRITTEN, SqlOutbox
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.protocol.messages import Backlog, DeadLetter, DeadLetterFilter, Envelope, Groups, Holder, RelaySeen
@@ -43,7 +43,6 @@ class OperableSqlOutbox(SqlOutbox):
     # ------------------------------------------------------------ what waits, and who relays
 
     def backlog(self) -> Ask[list[Backlog]]:
-        """Count waiting messages by topic: of the oldest and the newest, half of `MOST_COUNTED` of each."""
         return Ask(self._store.query(self._backlog, {}, writes=False), _backlog)
 
     @cached_property
@@ -73,35 +72,28 @@ class OperableSqlOutbox(SqlOutbox):
         )
 
     def relays(self) -> Ask[list[RelaySeen]]:
-        """The relays that have said they are there, and not that they go."""
         return Ask(self._store.query(self._attending, {}, writes=False), _relays)
 
     def attendance(self) -> Ask[tuple[list[RelaySeen], int]]:
-        """`relays`, of which there is one at least, and the number of buckets that they can hold."""
         return Ask(self._store.query(self._attending, {}, writes=False), _attendance)
 
     def beat(self, name: str, hold: str) -> Ask[None]:
-        """Note that a relay is there."""
         return self._write(self._beat, {"name": name, "hold": hold})
 
     def bye(self, names: Sequence[str]) -> Ask[None]:
-        """Forget relays."""
         among, params = self._store.among("operation", "name", names)
         return self._write(f"DELETE FROM {TABLE}_relays WHERE name {among}", params)
 
     def buckets(self) -> Ask[set[int]]:
-        """The buckets that relays can hold: all, unless the tables were emptied."""
         sql = f"SELECT b.bucket FROM {TABLE}_buckets AS b"
         return Ask(self._store.query(sql, {}, writes=False), lambda answer: {int(row[0]) for row in answer.rows})
 
     def restore(self, there: set[int]) -> Ask[None]:
-        """Make the buckets that are missing."""
         missing = ", ".join(f"({number})" for number in range(BUCKETS) if number not in there)
         sql = f"INSERT INTO {TABLE}_buckets (bucket) VALUES {missing} " + self._store.upsert("bucket", ("bucket",))
         return self._write(sql, {})
 
     def counts(self) -> Ask[tuple[int, int]]:
-        """Count dead letters, and kept messages that have left: up to `MOST_COUNTED` of each."""
         return Ask(self._store.query(self._counts, {}, writes=False), _pair)
 
     @cached_property
@@ -113,52 +105,44 @@ class OperableSqlOutbox(SqlOutbox):
         return f"SELECT {dead}, {kept}"
 
     def holders(self) -> Ask[list[Holder]] | None:
-        """Find the holders that keep the database from removing old rows; None if it does not tell."""
         sql = self._store.HOLDERS
         return None if sql is None else Ask(self._store.query(sql, {}, writes=False), _holders)
 
     # ------------------------------------------------------------ topics
 
     def pause(self, topic: str) -> Ask[None]:
-        """Let nothing of a topic leave."""
         p = self._store.p
         sql = f"INSERT INTO {TABLE}_paused (topic, paused_at) VALUES ({p('operation', 'topic')}, {self._store.NOW}) "
         return self._write(sql + self._store.upsert("topic", ("topic",)), {"topic": topic})
 
     def resume(self, topic: str) -> Ask[bool]:
-        """Let a topic go on; False if it was not paused."""
         sql = f"DELETE FROM {TABLE}_paused WHERE topic = {self._store.p('operation', 'topic')}"
         return Ask(self._store.query(sql, {"topic": topic}), lambda answer: answer.affected > 0)
 
     def topics_paused(self) -> Ask[list[str]]:
-        """The topics of which nothing leaves."""
         sql = f"SELECT q.topic FROM {TABLE}_paused AS q ORDER BY q.topic"
         return Ask(self._store.query(sql, {}, writes=False), lambda answer: [row[0] for row in answer.rows])
 
     # ------------------------------------------------------------ dead letters
 
     def letters(self, chosen: DeadLetterFilter, after: int, limit: int) -> Ask[list[DeadLetter]]:
-        """Dead letters, and the heads of parked lanes, in the order of their numbers."""
         where, params = conditions(self._store, chosen)
         source = f"{self._letters}, {self._store.clock} WHERE d.id > {self._store.p('token', 'after')}{where}"
-        sql = paged(self._store, _LETTER, source, ["d.id"])
+        sql = page(self._store, _LETTER, source, ["d.id"])
         params |= {"after": after, "limit": limit, "span_bytes": PAGE_BYTES}
         return Ask(self._store.query(sql, params, writes=False), _read_letters)
 
     def count(self, chosen: DeadLetterFilter, most: int | None = None) -> Ask[Groups]:
-        """Count the chosen dead letters by topic, type and error, among the first ``most``."""
-        sql, params = grouped(self._store, self._letters, "d.id", chosen, most)
+        sql, params = group(self._store, self._letters, "d.id", chosen, most)
         return Ask(self._store.query(sql, params, writes=False), read_groups)
 
     def claim_letters(self, numbers: Sequence[int]) -> Ask[list[int]]:
-        """Lock dead letters to the end of the transaction; those that another one redrives are not there any more."""
         where, params = self._numbers(numbers)
         locked = " FOR UPDATE" if self.locks_rows else ""
         sql = f"SELECT id FROM {TABLE}_dead WHERE {where}{locked}"
         return Ask(self._store.query(sql, params), lambda answer: [int(row[0]) for row in answer.rows])
 
     def redrive(self, numbers: Sequence[int]) -> list[Ask[None]]:
-        """Put dead letters at the end of their lanes, under the ids that they have."""
         where, params = self._numbers(numbers)
         columns = ", ".join(WRITTEN)
         copied = (
@@ -168,7 +152,6 @@ class OperableSqlOutbox(SqlOutbox):
         return [self._write(copied, params), self._write(f"DELETE FROM {TABLE}_dead WHERE {where}", params)]
 
     def unpark(self, numbers: Sequence[int]) -> Ask[int]:
-        """Let parked lanes go on with the message that they wait for."""
         where, params = self._numbers(numbers)
         none = "not_before = 0, started = 0, finished = 0"  # noted still: relays that have passed it over look there
         sql = f"UPDATE {TABLE}_attempts SET {none} WHERE {where} AND not_before >= {FOREVER}"
@@ -186,7 +169,6 @@ class SqlPublished:
         self._store, self._age = store, round(age * 1e6)
 
     def sweep(self, limit: int) -> list[Ask[int]]:
-        """Remove up to so many."""
         sql = f"DELETE FROM {TABLE}_published WHERE id IN (SELECT x.id FROM ({self._old()}) AS x)"
         params = {"age": self._age, "limit": limit}
         return [Ask(self._store.query(sql, params), lambda answer: answer.affected)]
@@ -194,12 +176,11 @@ class SqlPublished:
     def forgotten(self, limit: int) -> list[Ask[list[tuple[int, Envelope]]]]:
         """Up to so many, to be archived, and up to `PAGE_BYTES` of them."""
         source = f"{TABLE}_published AS d JOIN ({self._old()}) AS x ON x.id = d.id, {self._store.clock}"
-        sql = paged(self._store, COLUMNS, source, ["d.id"])
+        sql = page(self._store, COLUMNS, source, ["d.id"])
         params = {"age": self._age, "limit": limit, "span_bytes": PAGE_BYTES}
-        return [Ask(self._store.query(sql, params, writes=False), _kept)]
+        return [Ask(self._store.query(sql, params, writes=False), _read_kept)]
 
     def remove(self, seen: Sequence[tuple[int, Envelope]]) -> list[Ask[int]]:
-        """Remove what was archived."""
         params = {f"id{i}": number for i, (number, _) in enumerate(seen)}
         placed = ", ".join(self._store.p("token", name) for name in params)
         sql = f"DELETE FROM {TABLE}_published WHERE id IN ({placed})"
@@ -264,6 +245,6 @@ def _read_letters(answer: Rows) -> list[DeadLetter]:
     return found
 
 
-def _kept(answer: Rows) -> list[tuple[int, Envelope]]:
+def _read_kept(answer: Rows) -> list[tuple[int, Envelope]]:
     rows: list[dict[str, Any]] = [dict(zip(COLUMNS, row, strict=False)) for row in answer.rows]
     return [(int(fields["id"]), envelope_in(fields)) for fields in rows]

@@ -21,7 +21,7 @@ from retrysafe.protocol.records import (
     Record,
     StoredResult,
 )
-from retrysafe.protocol.requests import Ask, Copy, Query, Rows
+from retrysafe.protocol.requests import Ask, Copy, Query, Rows, nothing
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import RULES, Transition
 from retrysafe.runtime import new_lock
@@ -51,7 +51,7 @@ class Gates:
         """The numbers of transactions that are to take no more; each claim tells them to the server."""
         return list(self._full)
 
-    def counted(self, answer: Rows) -> Rows:
+    def count_locks(self, answer: Rows) -> Rows:
         """The answer without its first column: the number of the transaction, if the claim may have taken a lock."""
         for number, *_ in answer.rows:
             if number == _STRAYED:
@@ -181,7 +181,9 @@ class PostgresqlStore(SqlStore):
         f"CAST(CAST(to_regclass('{TABLE}') AS oid) AS bigint)"
     )
     HAS_SCHEMA = "SELECT CAST(to_regclass('retrysafe_schema') AS text)"
-    MIGRATION_BOUNDS = "SELECT set_config('lock_timeout', '1s', true), set_config('statement_timeout', '0', true)"
+    MIGRATION_BOUNDS = Query(
+        "SELECT set_config('lock_timeout', '1s', true), set_config('statement_timeout', '0', true)", {}
+    )
     BLOCKERS = (
         "SELECT DISTINCT ON (a.xact_start, a.pid) concat('process ', a.pid, ' (', concat_ws(', ', "
         "'user ' || a.usename, nullif(a.application_name, ''), a.state, "
@@ -192,7 +194,7 @@ class PostgresqlStore(SqlStore):
         "AND starts_with(CAST(c.relname AS text), 'retrysafe_') AND a.pid <> pg_backend_pid() "
         "ORDER BY a.xact_start, a.pid LIMIT 3"
     )
-    MIGRATION_LOCK = "SELECT pg_advisory_xact_lock(7303014801234711)"
+    MIGRATION_LOCK = Query("SELECT pg_advisory_xact_lock(7303014801234711)", {})
 
     def __init__(self) -> None:
         super().__init__()
@@ -300,9 +302,9 @@ class PostgresqlStore(SqlStore):
         return ask if held.transactional else Ask(ask.request._replace(merged=self._settles_sql[event]), ask.parse)
 
     def _counting(self, ask: Ask[R]) -> Ask[R]:
-        return Ask(ask.request, lambda answer: ask.parse(self._gates.counted(answer)))
+        return Ask(ask.request, lambda answer: ask.parse(self._gates.count_locks(answer)))
 
-    def _wanted(self, request: ClaimRequest) -> dict[str, Any]:
+    def _want(self, request: ClaimRequest) -> dict[str, Any]:
         params = want_params(request)
         if not request.scoped:
             params["home"] = self.home or ""
@@ -318,7 +320,7 @@ class PostgresqlStore(SqlStore):
 
     def claim_query(self, request: ClaimRequest) -> Query:
         """One statement; no row means that a rival committed first, and a new statement will see it."""
-        params = self._wanted(request)
+        params = self._want(request)
         if not request.transactional:
             read = Query(self.read_sql, params, writes=False)
             return Query(self._claim_sql, params, read, merged=self._claims_sql)
@@ -327,7 +329,7 @@ class PostgresqlStore(SqlStore):
 
     def counted_claim_query(self, request: ClaimRequest, allowance: Allowance) -> Query:
         """`claim_query` with a quota: no row for the read either means no room. A closed gate is judged first."""
-        limited, params = limit_by(allowance), self._wanted(request) | quota_params(allowance)
+        limited, params = limit_by(allowance), self._want(request) | quota_params(allowance)
         own = request.transactional
         usage = Query((self._gated_usage_sql if own else self._usage_sql)[limited], params, writes=False)
         read = Query(self._gated_read_sql if own else self.read_sql, params, usage, writes=False)
@@ -349,7 +351,7 @@ class PostgresqlStore(SqlStore):
             f"LEFT JOIN LATERAL (SELECT {name}.* FROM {_BY_NUMBER.format(table, name, number, only)}) AS {name} ON true"
         )
 
-    def numbered(self, table: str, ids: Sequence[int]) -> tuple[str, dict[str, Any]]:
+    def choose_numbers(self, table: str, ids: Sequence[int]) -> tuple[str, dict[str, Any]]:
         """By the places of the rows, since no id is looked up otherwise: for rows that are never changed."""
         one = f"SELECT o.ctid FROM {_BY_NUMBER.format(table, 'o', 'n.id', '')}"
         return f"ctid = ANY (ARRAY(SELECT ({one}) FROM unnest(CAST(:ids AS bigint[])) AS n (id)))", {"ids": list(ids)}
@@ -374,7 +376,7 @@ class PostgresqlStore(SqlStore):
 
     def _sweep(self, clock: str) -> str:
         locked = (
-            f"SELECT r.tableoid AS part, r.ctid AS place FROM {TABLE} AS r WHERE {self.forgotten_now()} "
+            f"SELECT r.tableoid AS part, r.ctid AS place FROM {TABLE} AS r WHERE {self.is_forgotten_now()} "
             f"ORDER BY r.tombstone_until LIMIT {self.p('limit')}{self.SKIP_LOCKED}"
         )
         return self._delete(locked)
@@ -385,7 +387,7 @@ class PostgresqlStore(SqlStore):
         locked = (
             f"SELECT found.part, found.place FROM (VALUES {rows}) AS seen (key, version), LATERAL ("
             f"SELECT r.tableoid AS part, r.ctid AS place FROM {TABLE} AS r WHERE r.key_hash = seen.key "
-            f"AND r.version = seen.version AND {self.forgotten_now()}{self.SKIP_LOCKED}) AS found"
+            f"AND r.version = seen.version AND {self.is_forgotten_now()}{self.SKIP_LOCKED}) AS found"
         )
         return self._delete(locked)
 
@@ -416,7 +418,6 @@ class PostgresqlStore(SqlStore):
     # ------------------------------------------------------------ rotation
 
     def partitions(self) -> Ask[list[Partition]]:
-        """The partitions of the table, by name."""
         sql = (
             "SELECT CAST(n.nspname AS text), CAST(c.relname AS text), pg_relation_size(c.oid) FROM pg_inherits AS i "
             "JOIN pg_class AS c ON c.oid = i.inhrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace "
@@ -446,14 +447,12 @@ class PostgresqlStore(SqlStore):
             f"SELECT {settings}",
             f"LOCK TABLE {partition.quoted} IN ACCESS EXCLUSIVE MODE",
         )
-        return [Ask(Query(sql, {}), reading.nothing) for sql in statements]
+        return [Ask(Query(sql, {}), nothing) for sql in statements]
 
     def count(self, partition: Partition) -> Ask[int]:
-        """Count the records in the partition."""
         return Ask(Query(f"SELECT count(*) FROM {partition.quoted}", {}, writes=False), reading.first_value)
 
     def unload(self, partition: Partition, spool: BinaryIO) -> Ask[int]:
-        """Copy what is not forgotten to the spool."""
         chosen = f"SELECT r.* FROM {partition.quoted} AS r, {self.clock} WHERE NOT {allowed(Transition.SWEEP)}"
         return Ask(Copy(partition, chosen, spool), reading.count)
 

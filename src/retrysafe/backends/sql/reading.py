@@ -14,7 +14,6 @@ _USAGE = 4
 
 
 def record(answer: Rows) -> Record | None:
-    """The record, if there is a row that holds one."""
     if not answer.rows or answer.rows[0][0] is None:
         return None
     return _record_of(answer.rows[0])
@@ -30,7 +29,6 @@ def record_or_usage(answer: Rows, allowance: Allowance) -> Record | QuotaRefusal
 
 
 def records(answer: Rows) -> list[Record]:
-    """All records."""
     return [_record_of(row) for row in answer.rows]
 
 
@@ -55,25 +53,16 @@ def _record_of(row: Any) -> Record:
 
 
 def has_changed_one(answer: Rows) -> bool:
-    """Tell whether one row was changed."""
     return answer.affected == 1
 
 
 def count(answer: Rows) -> int:
-    """Return the number of changed rows."""
     return answer.affected
 
 
 def keys(answer: Rows) -> set[bytes]:
-    """The keys that were returned."""
     return {bytes(row[0]) for row in answer.rows}
 
 
 def first_value(answer: Rows) -> Any:
-    """The first value of the first row, if there is one."""
     return answer.rows[0][0] if answer.rows else None
-
-
-def nothing(answer: Rows) -> None:
-    """Nothing is read."""
-    return

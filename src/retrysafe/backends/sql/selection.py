@@ -55,34 +55,32 @@ class IndexWalk(NamedTuple):
     begins: str = ""
     then: str | None = None
 
-    def ordered(self, descending: str = "") -> str:
-        """The terms of ORDER BY."""
+    def order_terms(self, descending: str = "") -> str:
         return ", ".join(f"r.{name}{descending}" for name in self.order)
 
 
 def page(store: SqlStatements, wanted: Filter, cursor: str | None, limit: int) -> Ask[Page]:
-    """A page, and the cursor of the next one."""
     walk = _walk(store, wanted, cursor)
     conditions, params = _conditions(store, wanted, walk)
     if not conditions:
         sql = (
             f"SELECT {UNREAD}, t.now FROM {TABLE} AS r, {store.clock} WHERE {walk.within} "
-            f"ORDER BY {walk.ordered()} LIMIT {store.p('limit')}"
+            f"ORDER BY {walk.order_terms()} LIMIT {store.p('limit')}"
         )
         query = store.query(sql, {**walk.params, "limit": limit}, writes=False)
         return Ask(query, lambda answer: _page(answer, walk, limit))
     rows = (
         f"SELECT {UNREAD}, t.now AS read_at FROM looked AS r, {store.clock} WHERE {conditions} "
-        f"ORDER BY {walk.ordered()} LIMIT {store.p('limit')}"
+        f"ORDER BY {walk.order_terms()} LIMIT {store.p('limit')}"
     )
     end = ", ".join(f"y.{name}" if name in ("key_hash", "updated") else "NULL" for name in COLUMNS)
-    last = f"SELECT r.key_hash, r.updated FROM looked AS r ORDER BY {walk.ordered(' DESC')} LIMIT 1"
+    last = f"SELECT r.key_hash, r.updated FROM looked AS r ORDER BY {walk.order_terms(' DESC')} LIMIT 1"
     sql = (
         f"WITH looked AS ({_look(store, walk, COLUMNS)}) SELECT x.* FROM ({rows}) AS x "
         f"UNION ALL SELECT {end}, (SELECT count(*) FROM looked) FROM ({last}) AS y"
     )
     query = store.query(sql, {**walk.params, **params, "limit": limit, "span": SPAN}, writes=False)
-    return Ask(query, lambda answer: _page_within(answer, walk, limit))
+    return Ask(query, lambda answer: _page_of_span(answer, walk, limit))
 
 
 def conditions_of(store: SqlStatements, wanted: Filter) -> tuple[str, dict[str, Any]]:
@@ -119,7 +117,7 @@ def _count(store: SqlStatements, wanted: Filter, walk: IndexWalk, most: int) -> 
 def _look(store: SqlStatements, walk: IndexWalk, read: Iterable[str]) -> str:
     names = ", ".join(f"NULL AS {name}" if name in _UNREAD else f"r.{name}" for name in read)
     return (
-        f"SELECT {names} FROM {TABLE} AS r WHERE {walk.within} ORDER BY {walk.ordered()} "
+        f"SELECT {names} FROM {TABLE} AS r WHERE {walk.within} ORDER BY {walk.order_terms()} "
         f"LIMIT {store.p('limit', 'span')}"
     )
 
@@ -200,7 +198,7 @@ def _page(answer: Rows, walk: IndexWalk, limit: int) -> Page:
     return Page(found, _cursor(walk, found[-1].key, found[-1].updated) if len(found) == limit else walk.then)
 
 
-def _page_within(answer: Rows, walk: IndexWalk, limit: int) -> Page:
+def _page_of_span(answer: Rows, walk: IndexWalk, limit: int) -> Page:
     """The page of a filter; the last row is the last record that was looked at, and how many they were."""
     state = COLUMNS.index("state")
     found = _page(Rows([row for row in answer.rows if row[state] is not None], answer.affected), walk, limit)

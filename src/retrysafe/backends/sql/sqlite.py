@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from retrysafe.backends.sql import reading
 from retrysafe.backends.sql.store import SqlStore
-from retrysafe.backends.sql.transactions import BATCH, in_its_transaction, mark_of, marked
+from retrysafe.backends.sql.transactions import BATCH, in_its_transaction, mark_first, mark_of
 from retrysafe.backends.urls import file_of
 from retrysafe.protocol.records import Allowance, ClaimRequest, Ownership, QuotaRefusal, Record, StoredResult
 from retrysafe.protocol.requests import Ask, Query, Rows
@@ -66,7 +66,6 @@ class SqliteStore(SqlStore):
         return Ask(query, lambda answer: file_of(next((path for _, name, path in answer.rows if name == "main"), None)))
 
     def along(self, table: str, places: Mapping[str, str], start: str, index: str) -> tuple[str, str]:
-        """Force SQLite to use the index."""
         at = " AND ".join(f"o.{name} = {value}" for name, value in places.items())
         return f"{table} AS o INDEXED BY {index} WHERE {at} AND o.id >= {start}", "o.id"
 
@@ -79,25 +78,22 @@ class SqliteStore(SqlStore):
     def claim_query(self, request: ClaimRequest) -> Query:
         """In a transaction: mark it first."""
         claim = super().claim_query(request)
-        return marked(mark_of(request), claim) if request.effects == "transactional" else claim
+        return mark_first(mark_of(request), claim) if request.effects == "transactional" else claim
 
     def counted_claim_query(self, request: ClaimRequest, allowance: Allowance) -> Query:
         """Mark the transaction first, as `claim_query` does."""
         claim = super().counted_claim_query(request, allowance)
-        return marked(mark_of(request), claim) if request.effects == "transactional" else claim
+        return mark_first(mark_of(request), claim) if request.effects == "transactional" else claim
 
     def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
-        """Settle the owner's record, if the transaction is the one that claimed it."""
         settle = super().settle(held, event, result)
         return in_its_transaction(mark_of(held), settle) if held.transactional else settle
 
     def claim_many(self, requests: Sequence[ClaimRequest]) -> Ask[dict[bytes, int]]:
-        """Mark the transaction, and insert first records."""
         claim = super().claim_many(requests)
-        return Ask(marked(BATCH, claim.request), claim.parse)
+        return Ask(mark_first(BATCH, claim.request), claim.parse)
 
     def complete_many(self, held: Sequence[Ownership], result: StoredResult) -> Ask[int]:
-        """Complete the records of one attempt, if the transaction is the one that claimed them."""
         return in_its_transaction(BATCH, super().complete_many(held, result))
 
 

@@ -39,12 +39,10 @@ def quota_params(allowance: Allowance) -> dict[str, Any]:
 
 
 def seen_params(seen: Record) -> dict[str, Any]:
-    """A record as it was seen."""
     return {"key": seen.key, "seen_attempt": seen.attempt, "seen_version": seen.version}
 
 
 def result_params(result: StoredResult | None) -> dict[str, Any]:
-    """Return the stored parts of a result, if there is one."""
     body, media_type, version = result or (None, None, None)
     return {"result": body, "media_type": media_type, "codec_version": version}
 
@@ -116,7 +114,7 @@ class SqlStatements:
         """Join to each row the one of a table with this id, if it is there and ``only`` holds."""
         return f"LEFT JOIN {table} AS {name} ON {name}.id = {number}{only}"
 
-    def numbered(self, table: str, ids: Sequence[int]) -> tuple[str, dict[str, Any]]:
+    def choose_numbers(self, table: str, ids: Sequence[int]) -> tuple[str, dict[str, Any]]:
         """The condition that a row of the table, which is never changed, has one of these ids; and its parameters."""
         among, params = self.among("token", "id", ids)
         return f"id {among}", params
@@ -155,15 +153,15 @@ class SqlStatements:
             f"fingerprint = {self.p('fingerprint')}, state = 'running', attempt = {self.p('attempt')}, "
             f"created = CASE WHEN {self.p('attempts')} = 1 THEN {token} ELSE r.created END, token = {token}, "
             f"attempts = {self.p('attempts')}, effects = {self.p('effects')}, lease_until = t.now + {self.p('lease')}, "
-            f"{self._written()}, result = NULL, media_type = NULL, codec_version = NULL{stamp}"
+            f"{self._set_written()}, result = NULL, media_type = NULL, codec_version = NULL{stamp}"
         )
-        update = self._update(changes, clock, f"{self._seen()} AND {allowed(Transition.CLAIM)}{gate}")
+        update = self._update(changes, clock, f"{self._is_as_seen()} AND {allowed(Transition.CLAIM)}{gate}")
         return f"{update} RETURNING {columns()}, updated"
 
     def _settle(self, clock: str, event: Transition, own: bool) -> str:
         stamp = f" AND r.xact = {self.STAMP}" if self.STAMP and own else ""
         return self._update(
-            f"state = '{RULES[event].target}', {self._result()}, {self._written()}",
+            f"state = '{RULES[event].target}', {self._result()}, {self._set_written()}",
             clock,
             f"r.key_hash = {self.p('key')} AND r.attempt = {self.p('attempt')} "
             f"AND r.token = {self.p('token')} AND {allowed(event)}{stamp}",
@@ -171,21 +169,21 @@ class SqlStatements:
 
     def _resolve(self, clock: str, event: Transition) -> str:
         return self._update(
-            f"state = '{RULES[event].target}', {self._result()}, {self._written()}",
+            f"state = '{RULES[event].target}', {self._result()}, {self._set_written()}",
             clock,
-            f"{self._seen()} AND {allowed(event)}",
+            f"{self._is_as_seen()} AND {allowed(event)}",
         )
 
     def _update(self, changes: str, clock: str, condition: str) -> str:
         return f"UPDATE {TABLE} AS r SET {changes} FROM {clock} WHERE {condition}"
 
-    def _seen(self) -> str:
+    def _is_as_seen(self) -> str:
         return (
             f"r.key_hash = {self.p('key')} AND r.attempt = {self.p('attempt', 'seen_attempt')} "
             f"AND r.version = {self.p('version', 'seen_version')}"
         )
 
-    def _written(self) -> str:
+    def _set_written(self) -> str:
         return (
             f"updated = t.now, expires = t.now + {self.p('window')}, tombstone_until = t.now + {self.p('memory')}, "
             f"version = r.version + 1"
@@ -218,7 +216,7 @@ class SqlStatements:
         )
         return self.query(sql, params)
 
-    def forgotten_now(self) -> str:
+    def is_forgotten_now(self) -> str:
         """The condition for a sweep, with the clock as a value: beside a joined clock no planner trusts the index
         to give the records in their order, and reads and sorts all that are forgotten for every batch."""
         return allowed(Transition.SWEEP).replace("t.now", f"(SELECT {self.NOW})")
@@ -248,7 +246,6 @@ class SqlStatements:
     # ------------------------------------------------------------ many records
 
     def rows_of(self, keys: Sequence[bytes], fingerprints: Sequence[bytes]) -> tuple[str, dict[str, Any]]:
-        """Keys and fingerprints as the rows of a table, and the parameters."""
         params: dict[str, Any] = {}
         for i, pair in enumerate(zip(keys, fingerprints, strict=True)):
             params |= zip((f"key{i}", f"fingerprint{i}"), pair, strict=True)
@@ -269,12 +266,12 @@ class SqlStatements:
     def _sweep(self, clock: str) -> str:
         return (
             f"DELETE FROM {TABLE} WHERE key_hash IN (SELECT r.key_hash FROM {TABLE} AS r "
-            f"WHERE {self.forgotten_now()} ORDER BY r.tombstone_until LIMIT {self.p('limit')}{self.SKIP_LOCKED})"
+            f"WHERE {self.is_forgotten_now()} ORDER BY r.tombstone_until LIMIT {self.p('limit')}{self.SKIP_LOCKED})"
         )
 
     def _forgotten(self, clock: str) -> str:
         return (
-            f"SELECT {columns('r.')}, (SELECT {self.NOW}) FROM {TABLE} AS r WHERE {self.forgotten_now()} "
+            f"SELECT {columns('r.')}, (SELECT {self.NOW}) FROM {TABLE} AS r WHERE {self.is_forgotten_now()} "
             f"ORDER BY r.tombstone_until LIMIT {self.p('limit')}"
         )
 
@@ -282,7 +279,7 @@ class SqlStatements:
         """Remove ``count`` records if they are forgotten and as they were seen, by key and version."""
         rows = ", ".join(f"({self.p('key', f'key{i}')}, {self.p('version', f'version{i}')})" for i in range(count))
         # the plus keeps SQLite from looking through all that is forgotten instead of looking up the keys
-        forgotten = self.forgotten_now().replace("r.tombstone_until", "+r.tombstone_until")
+        forgotten = self.is_forgotten_now().replace("r.tombstone_until", "+r.tombstone_until")
         return (
             f"DELETE FROM {TABLE} WHERE key_hash IN (WITH seen (seen_key, seen_version) AS (VALUES {rows}) "
             f"SELECT r.key_hash FROM seen CROSS JOIN {TABLE} AS r WHERE r.key_hash = seen_key "

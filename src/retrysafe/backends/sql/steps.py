@@ -91,13 +91,11 @@ class SqlSteps:
         self.sweep_sql = self._sweep(lost)
 
     def p(self, kind: str, name: str | None = None) -> str:
-        """A parameter, cast where the dialect needs it."""
         return self.store.p(kind, name)
 
     # ------------------------------------------------------------ asks
 
     def rows(self, work: Work) -> list[Ask[list[StepRow]]]:
-        """Return the rows of a work."""
         query = self._query(self.rows_sql, work, At(""), writes=False)
         return [Ask(query, lambda answer: list(map(_row, answer.rows)))]
 
@@ -113,13 +111,11 @@ class SqlSteps:
         return self._query(sql, work, row.at, row, **gate)
 
     def change(self, work: Work, row: StepRow, before: StepState) -> Ask[bool]:
-        """Write the next state of a row."""
         owned = row.state is StepState.UNDONE and work.held is not None
         sql = self.undo_sql if owned else self.change_sql
         return Ask(self._query(sql, work, row.at, row, before=before.value), reading.has_changed_one)
 
     def drop(self, work: Work, at: At) -> Ask[bool]:
-        """Remove a row that this attempt has started."""
         return Ask(self._query(self.drop_sql, work, at), reading.has_changed_one)
 
     def find(self, work: Work, at: At) -> Ask[FoundRow]:
@@ -128,11 +124,9 @@ class SqlSteps:
         return Ask(self._query(self.find_sql, work, at, writes=False, otherwise=held), _finding(work))
 
     def signal(self, work: Work, row: StepRow) -> Ask[bool]:
-        """Write the row of a signal if the work has not ended."""
         return Ask(self._query(self.insert_signal, work, row.at, row), reading.has_changed_one)
 
     def conclude(self, work: Work) -> list[Ask[None]]:
-        """Nothing: a sweep removes them."""
         return []
 
     def sweep(self, limit: int) -> list[Ask[int]]:
@@ -142,7 +136,6 @@ class SqlSteps:
     # ------------------------------------------------------------ for operators
 
     def history(self, work: Work) -> Ask[list[tuple[StepRow, Micros]]]:
-        """Return the rows of a work, with their times."""
         query = self._query(self.history_sql, work, At(""), writes=False)
         return Ask(query, lambda answer: [(_row(row[:-1]), int(row[-1])) for row in answer.rows])
 
@@ -265,7 +258,6 @@ class MysqlSteps(SqlSteps):
 
 
 def step_store(store: SqlStore) -> SqlSteps:
-    """The steps of a store."""
     kinds: Mapping[str, type[SqlSteps]] = {"postgresql": PostgresqlSteps, "mysql": MysqlSteps}
     return kinds.get(store.capabilities.name, SqlSteps)(store)
 

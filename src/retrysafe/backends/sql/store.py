@@ -77,7 +77,6 @@ class SqlStore(SqlStatements, SqlTransactions):
     # ------------------------------------------------------------ asks
 
     def admit(self, request: ClaimRequest) -> list[Ask[QuotaRefusal | None]]:
-        """Nothing: `claim` judges."""
         return []
 
     def claim(self, request: ClaimRequest) -> Ask[Record | QuotaRefusal | None]:
@@ -104,13 +103,11 @@ class SqlStore(SqlStatements, SqlTransactions):
         return insert if request.transactional else read._replace(otherwise=insert)
 
     def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
-        """Claim a record that is as seen and claimable."""
         params = want_params(request) | seen_params(seen)
         params |= {"attempts": count_started(seen) + 1, "fingerprint": merge_fingerprint(request, seen)}
         return Ask(self.query(self._take_sql[request.transactional], params), reading.record)
 
     def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
-        """Settle the owner's record."""
         params = {
             "key": held.key,
             "attempt": held.attempt,
@@ -123,7 +120,6 @@ class SqlStore(SqlStatements, SqlTransactions):
         return Ask(self.query(self._settle_sql[event, held.transactional], params), reading.has_changed_one)
 
     def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[bool]:
-        """Settle a record that is as seen."""
         params = {
             "key": seen.key,
             "window": clocks.window,
@@ -148,37 +144,32 @@ class SqlStore(SqlStatements, SqlTransactions):
         return [Ask(self.renew_query(len(held), params), reading.keys)] if held else []
 
     def read(self, key: bytes) -> Ask[Record | None]:
-        """Return the record."""
         return Ask(self.query(self.read_sql, {"key": key}, writes=False), reading.record)
 
     def sweep(self, limit: int) -> list[Ask[int]]:
-        """Remove up to ``limit`` forgotten records."""
         return [Ask(self.query(self._sweep_sql, {"limit": limit}), reading.count)]
 
     # ------------------------------------------------------------ many at once
 
     def claim_many(self, requests: Sequence[ClaimRequest]) -> Ask[dict[bytes, int]]:
-        """Insert first records, in the order of their keys; those that are there stay as they are."""
         ordered = sorted(requests)
         rows, params = self.rows_of([request.key for request in ordered], [request.fingerprint for request in ordered])
         found = self.query(self.claim_many_sql(rows), want_params(requests[0]) | params)
         return Ask(found, lambda answer: {bytes(key): int(token) for key, token in answer.rows})
 
     def read_many(self, keys: Sequence[bytes]) -> Ask[dict[bytes, Record]]:
-        """The records of keys."""
         among, params = self.among("key", "key", keys)
         sql = f"SELECT {columns('r.')}, t.now FROM {TABLE} AS r, {self.clock} WHERE r.key_hash {among}"
         found = self.query(sql, params, writes=False)
         return Ask(found, lambda answer: {record.key: record for record in reading.records(answer)})
 
     def complete_many(self, held: Sequence[Ownership], result: StoredResult) -> Ask[int]:
-        """Complete the records of one attempt."""
         first, stamp = held[0], f" AND r.xact = {self.STAMP}" if self.STAMP else ""
         among, params = self.among("key", "key", [one.key for one in held])
         params |= {"attempt": first.attempt, "window": first.clocks.window, "memory": first.clocks.memory}
         params["home"] = None if first.scoped else ""
         sql = self._update(
-            f"state = '{RULES[Transition.COMPLETE].target}', {self._result()}, {self._written()}",
+            f"state = '{RULES[Transition.COMPLETE].target}', {self._result()}, {self._set_written()}",
             self.clock,
             f"r.key_hash {among} AND r.attempt = {self.p('attempt')} AND {allowed(Transition.COMPLETE)}{stamp}",
         )
@@ -205,11 +196,9 @@ class SqlStore(SqlStatements, SqlTransactions):
         return selection.page(self, wanted, cursor, limit)
 
     def count_selected(self, wanted: Filter, most: int) -> list[Ask[Count]]:
-        """Count the selected records among the first ``most`` in that order."""
         return selection.counts(self, wanted, most)
 
     def tally(self) -> list[Ask[list[Tally]]]:
-        """Count the records by boundary and reported state, in one statement."""
         return [Ask(self.query(self._tally_sql, {}, writes=False), reading.tallies)]
 
     home: str | None = ""

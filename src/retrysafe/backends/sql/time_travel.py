@@ -8,9 +8,9 @@ from typing import Any
 from retrysafe.backends.sql.mysql import MysqlStore
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.backends.sql.table import TABLE
-from retrysafe.backends.time_travel import INSTANTS, Aged, nothing
+from retrysafe.backends.time_travel import INSTANTS, Aged
 from retrysafe.protocol.records import Micros
-from retrysafe.protocol.requests import Ask
+from retrysafe.protocol.requests import Ask, nothing
 
 AT_ONCE = 500
 """The number of records that one statement ages."""

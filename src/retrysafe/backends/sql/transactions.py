@@ -8,9 +8,9 @@ from __future__ import annotations
 from functools import cache
 from typing import ClassVar, TypeVar
 
-from retrysafe.backends.sql.reading import first_value, nothing
+from retrysafe.backends.sql.reading import first_value
 from retrysafe.protocol.records import ClaimRequest, Ownership
-from retrysafe.protocol.requests import Ask, Query
+from retrysafe.protocol.requests import Ask, Query, nothing
 
 R = TypeVar("R")
 
@@ -21,7 +21,7 @@ BATCH = "retrysafe_batch"
 """The mark of claims that are made together; they have a transaction of their own, so that no two batches share it."""
 
 
-def marked(mark: str, claim: Query) -> Query:
+def mark_first(mark: str, claim: Query) -> Query:
     """Mark the transaction, then claim in it; a driver reads in the parameters whether the claim names a tenant."""
     return Query(f"SAVEPOINT {mark}", claim.params, claim)
 
@@ -55,61 +55,43 @@ class SqlTransactions:
     """A query for the isolation level of the current transaction, where it decides what a waiter can see."""
     HAS_SCHEMA: ClassVar[str]
     """A query that gives a row with a value exactly when the schema's own table exists."""
-    MIGRATION_BOUNDS: ClassVar[str | None] = None
+    MIGRATION_BOUNDS: ClassVar[Query | None] = None
     """A statement that bounds the wait of a migration for the locks of others, behind which claims wait."""
     BLOCKERS: ClassVar[str | None] = None
     """A query for the sessions that are in the way of a migration, in words, the oldest transactions first."""
-    MIGRATION_LOCK: ClassVar[str | None] = None
-    MIGRATION_UNLOCK: ClassVar[str | None] = None
+    MIGRATION_LOCK: ClassVar[Query | None] = None
+    """A statement that keeps two migrating processes apart, where BEGIN does not."""
+    MIGRATION_UNLOCK: ClassVar[Query | None] = None
     """A statement that gives that lock back, if the end of the transaction does not."""
 
     def begin(self) -> Ask[None]:
-        """Open a transaction."""
         return _control("begin", self.BEGIN)
 
     def savepoint(self) -> Ask[None]:
-        """Mark a savepoint."""
         return _control("savepoint", "SAVEPOINT retrysafe")
 
     def rollback_to_savepoint(self) -> Ask[None]:
-        """Roll back to the savepoint."""
         return _control("rollback_to_savepoint", "ROLLBACK TO SAVEPOINT retrysafe")
 
     def commit(self) -> Ask[None]:
-        """Commit."""
         return _control("commit", "COMMIT")
 
     def rollback(self) -> Ask[None]:
-        """Roll back."""
         return _control("rollback", "ROLLBACK")
 
     def isolation(self) -> list[Ask[str]]:
-        """Ask for the isolation level; empty where a waiting duplicate always sees what was committed."""
         return [] if self.ISOLATION is None else [Ask(Query(self.ISOLATION, {}, writes=False), first_value)]
 
     def schema_version(self) -> list[Ask[int | None]]:
-        """Ask whether there is a schema, then for its version."""
         exists = Query(self.HAS_SCHEMA, {}, writes=False)
         version = Query("SELECT max(version) FROM retrysafe_schema", {}, writes=False)
         return [Ask(exists, first_value), Ask(version, first_value)]
-
-    def migration_bounds(self) -> Query | None:
-        """A statement that lets a migration give up soon what it waits for."""
-        return None if self.MIGRATION_BOUNDS is None else Query(self.MIGRATION_BOUNDS, {})
 
     def blockers(self) -> list[Ask[list[str]]]:
         """Ask for the sessions in the way of a migration; empty where none can be."""
         if self.BLOCKERS is None:
             return []
         return [Ask(Query(self.BLOCKERS, {}, writes=False), lambda answer: [str(row[0]) for row in answer.rows])]
-
-    def migration_lock(self) -> Query | None:
-        """A statement that keeps two migrating processes apart, where begin does not."""
-        return None if self.MIGRATION_LOCK is None else Query(self.MIGRATION_LOCK, {})
-
-    def migration_unlock(self) -> Query | None:
-        """A statement that lets the next one migrate."""
-        return None if self.MIGRATION_UNLOCK is None else Query(self.MIGRATION_UNLOCK, {})
 
 
 @cache

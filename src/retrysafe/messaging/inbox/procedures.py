@@ -51,9 +51,9 @@ ENDED = (MessageOutcome.FAILED, MessageOutcome.GAP)
 
 def begin(inbox: InboxStore, attempt: Judging) -> Program[HandlerOutcome | None]:
     """Look whether a message is to be tried, and note that an attempt begins if it is."""
-    counts = yield from ask(inbox.counts(attempt.arrival))
-    end = attempt.decide_to_try(counts)
-    if attempt.counted:
+    first = yield from ask(inbox.note_first(attempt.arrival))
+    end = attempt.decide_to_try(Counts() if first else (yield from ask(inbox.counts(attempt.arrival))))
+    if attempt.counted and not first:
         yield from ask(inbox.note_begin(attempt.arrival))
     return end
 

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from retrysafe.backends.migrations.history import Index, present
-from retrysafe.protocol.requests import Ask, Program, Query, ask
+from retrysafe.protocol.checks import Facts
+from retrysafe.protocol.requests import Ask, Program, Query, Rows, ask
 
 PARTIAL = tuple(present().indexes.values())
 """Those of PostgreSQL and SQLite."""
 WHOLE = tuple(filter(None, (index.without_condition() for index in PARTIAL)))
 """Those of MySQL, which has no partial indexes."""
+
+
+def rows_of(sql: str) -> Ask[list[tuple[Any, ...]]]:
+    """Ask for the rows of a query, with text that a driver gives as bytes decoded."""
+    return Ask(Query(sql, {}, writes=False), _decode)
+
+
+def _decode(answer: Rows) -> list[tuple[Any, ...]]:
+    return [tuple(cell.decode() if isinstance(cell, bytes) else cell for cell in row) for row in answer.rows]
 
 
 def missing(expected: Iterable[Index], tables: Iterable[str], names: Iterable[str]) -> list[Index]:
@@ -45,8 +55,7 @@ def find_lost_on_postgresql(store: Any, tables: Iterable[str]) -> Program[Lost]:
     there. Of a partitioned table, which takes no CONCURRENTLY, each partition gets its own; the table's then consists
     of those, without another look at a row.
     """
-    rows = yield from ask(Ask(Query(_THERE, {}, writes=False), lambda answer: answer.rows))
-    rows = [tuple(cell.decode() if isinstance(cell, bytes) else cell for cell in row) for row in rows]
+    rows = yield from ask(rows_of(_THERE))
     invalid = {name: (quoted, kind) for name, quoted, kind, valid, made in rows if not valid and not made}
     lost = missing(PARTIAL, tables, [name for name, *_ in rows if name not in invalid])
     partitions = (yield from ask(store.partitions())) if lost else []
@@ -67,6 +76,11 @@ def find_lost_on_postgresql(store: Any, tables: Iterable[str]) -> Program[Lost]:
     return Lost(lost, statements)
 
 
-def evidence(lost: list[Index]) -> str | None:
-    """Return the evidence of a check for missing indexes."""
-    return f"Missing: {', '.join(index.name for index in lost)}." if lost else None
+def find_lost(facts: Facts) -> str | None:
+    """Judge the indexes that were gathered as ``lost``."""
+    return f"Missing: {', '.join(index.name for index in facts['lost'])}." if facts.get("lost") else None
+
+
+def repair_by(how: str) -> Callable[[Facts], list[str]]:
+    """The statements that make those indexes, which begin so."""
+    return lambda facts: [index.create(how) for index in facts["lost"]]

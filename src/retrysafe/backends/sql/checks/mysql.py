@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from retrysafe.backends.checks import Examination
 from retrysafe.backends.sql.checks import indexes
-from retrysafe.protocol.checks import Check, Facts, Severity, told
-from retrysafe.protocol.requests import Ask, Program, Query, Rows, ask
+from retrysafe.backends.sql.checks.indexes import rows_of
+from retrysafe.protocol.checks import Check, Facts, Severity, gathered, told
+from retrysafe.protocol.requests import Program, ask
 
 if TYPE_CHECKING:
     from retrysafe.backends.backend import Backend
@@ -24,30 +25,14 @@ _MODES = "SELECT DATABASE(), @@sql_mode, @@innodb_lock_wait_timeout, @@innodb_do
 
 
 def _gather(backend: Backend) -> Program[dict[str, Any]]:
-    facts: dict[str, Any] = {"tables": (yield from ask(_rows(_TABLES)))}
-    names = [row[0] for row in (yield from ask(_rows(_INDEXES)))]
-    modes = yield from ask(_rows(_MODES))
+    facts: dict[str, Any] = {"tables": (yield from ask(rows_of(_TABLES)))}
+    names = [row[0] for row in (yield from ask(rows_of(_INDEXES)))]
+    modes = yield from ask(rows_of(_MODES))
     facts.update(zip(("database", "sql_mode", "lock_wait", "doublewrite"), modes[0], strict=True))
     facts["lost"] = indexes.missing(indexes.WHOLE, [row[0] for row in facts["tables"]], names)
+    facts["keyless"] = ", ".join(name for name, _, unique in facts["tables"] if not unique)
     facts["other_engines"] = ", ".join(name for name, engine, _ in facts["tables"] if engine.lower() != "innodb")
     return facts
-
-
-def _rows(sql: str) -> Ask[list[tuple[Any, ...]]]:
-    return Ask(Query(sql, {}, writes=False), _decoded)
-
-
-def _decoded(answer: Rows) -> list[tuple[Any, ...]]:
-    return [tuple(cell.decode() if isinstance(cell, bytes) else cell for cell in row) for row in answer.rows]
-
-
-def _other_engine(facts: Facts) -> str | None:
-    return f"Not InnoDB: {facts['other_engines']}." if facts.get("other_engines") else None
-
-
-def _keyless(facts: Facts) -> str | None:
-    found = [name for name, _, unique in facts.get("tables", ()) if not unique]
-    return f"No unique index on: {', '.join(found)}." if found else None
 
 
 def _lenient(facts: Facts) -> str | None:
@@ -59,10 +44,6 @@ def _lenient(facts: Facts) -> str | None:
 
 def _find_torn(facts: Facts) -> str | None:
     return "innodb_doublewrite is off." if str(facts.get("doublewrite", 1)) in ("0", "OFF") else None
-
-
-def _create(facts: Facts) -> list[str]:
-    return [index.create("CREATE INDEX") for index in facts["lost"]]
 
 
 CHECKS = (
@@ -144,7 +125,7 @@ CHECKS = (
         Severity.ERROR,
         "ALTER TABLE … ENGINE = InnoDB; for each of {other_engines}",
         _GUIDE,
-        _other_engine,
+        gathered("other_engines", "Not InnoDB: {}."),
     ),
     Check(
         "mysql-unique-key",
@@ -152,7 +133,7 @@ CHECKS = (
         Severity.ERROR,
         "Find and remove the duplicates, then  ALTER TABLE retrysafe_records ADD PRIMARY KEY (key_hash);",
         "how-to/own-the-schema.md",
-        _keyless,
+        gathered("keyless", "No unique index on: {}."),
     ),
     Check(
         "mysql-indexes",
@@ -160,8 +141,8 @@ CHECKS = (
         Severity.WARNING,
         "{program} doctor --store {store} --fix  (CREATE INDEX, for each of them, which InnoDB does online)",
         "how-to/own-the-schema.md",
-        lambda facts: indexes.evidence(facts.get("lost", [])),
-        _create,
+        indexes.find_lost,
+        indexes.repair_by("CREATE INDEX"),
     ),
     Check(
         "mysql-sql-mode",

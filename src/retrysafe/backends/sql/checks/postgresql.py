@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from retrysafe.backends.checks import Examination
 from retrysafe.backends.sql.checks import indexes
+from retrysafe.backends.sql.checks.indexes import rows_of
 from retrysafe.backends.sql.postgresql import PostgresqlStore
 from retrysafe.backends.sql.table import TABLE
-from retrysafe.protocol.checks import Check, Facts, Severity, told
-from retrysafe.protocol.requests import Ask, Program, Query, Rows, ask
+from retrysafe.protocol.checks import Check, Facts, Severity, gathered, told
+from retrysafe.protocol.requests import Program, Query, ask
 
 if TYPE_CHECKING:
     from retrysafe.backends.backend import Backend
@@ -41,26 +42,21 @@ _PID = Query("SELECT pg_backend_pid()", {}, writes=False)
 
 
 def _gather(backend: Backend) -> Program[dict[str, Any]]:
-    row = yield from ask(_rows(_FACTS))
+    row = yield from ask(rows_of(_FACTS))
     names = ("database", "replicas", "standbys", "working_schema", "home", *_SETTINGS)
     facts: dict[str, Any] = dict(zip(names, row[0], strict=True))
-    facts["tables"] = yield from ask(_rows(_TABLES))
-    facts["slots"] = yield from ask(_rows(_SLOTS))
-    facts["holders"] = yield from ask(_rows(PostgresqlStore.HOLDERS))  # pyright: ignore[reportArgumentType]
+    facts["tables"] = yield from ask(rows_of(_TABLES))
+    facts["slots"] = yield from ask(rows_of(_SLOTS))
+    facts["holders"] = yield from ask(rows_of(PostgresqlStore.HOLDERS))  # pyright: ignore[reportArgumentType]
+    keyless = [name for name, _, unique in facts["tables"] if not unique and "_records_p" not in name]
+    facts["keyless"] = ", ".join(keyless)
     facts["unlogged"] = ", ".join(name for name, kept, _ in facts["tables"] if kept == "u")
-    facts["lost"] = yield from indexes.find_lost_on_postgresql(backend.store, [row[0] for row in facts["tables"]])
+    lost = yield from indexes.find_lost_on_postgresql(backend.store, [row[0] for row in facts["tables"]])
+    facts.update(lost=lost.indexes, making=lost.statements)
     return facts
 
 
-def _rows(sql: str) -> Ask[list[tuple[Any, ...]]]:
-    return Ask(Query(sql, {}, writes=False), _decoded)
-
-
-def _decoded(answer: Rows) -> list[tuple[Any, ...]]:
-    return [tuple(cell.decode() if isinstance(cell, bytes) else cell for cell in row) for row in answer.rows]
-
-
-def _pooled(backend: Backend) -> Mapping[str, Any]:
+def _look_for_pooler(backend: Backend) -> Mapping[str, Any]:
     """Look for evidence that sessions of the server change hands between transactions.
 
     One connection that asks twice hears from two server processes; or a second connection hears from the process that
@@ -106,20 +102,11 @@ def _serializable(facts: Facts) -> str | None:
     return f"default_transaction_isolation is {level}." if level in ("serializable", "repeatable read") else None
 
 
-def _shared(facts: Facts) -> str | None:
+def _find_shared(facts: Facts) -> str | None:
     first, home = facts.get("working_schema"), facts.get("home")
     if not home or first == home:
         return None
     return f"Its search_path begins with {first}, and retrysafe's tables are in {home}, for all who connect."
-
-
-def _keyless(facts: Facts) -> str | None:
-    found = [name for name, _, unique in facts.get("tables", ()) if not unique and "_records_p" not in name]
-    return f"No valid unique index on: {', '.join(found)}." if found else None
-
-
-def _find_unlogged(facts: Facts) -> str | None:
-    return f"Unlogged: {facts['unlogged']}. A crash of the server empties them." if facts.get("unlogged") else None
 
 
 def _find_unbounded(facts: Facts) -> str | None:
@@ -127,7 +114,7 @@ def _find_unbounded(facts: Facts) -> str | None:
     return f"Without a bound, until the disk is full, for: {', '.join(found)}." if found else None
 
 
-def _unread(facts: Facts) -> str | None:
+def _find_unread(facts: Facts) -> str | None:
     found = [
         f"{name} ({state})" if state in ("unreserved", "lost") else name
         for name, active, state, _ in facts.get("slots", ())
@@ -136,14 +123,9 @@ def _unread(facts: Facts) -> str | None:
     return f"Nobody reads from: {', '.join(found)}. The log is kept for it." if found else None
 
 
-def _held(facts: Facts) -> str | None:
+def _find_holders(facts: Facts) -> str | None:
     found = [f"{name}{'' if seconds is None else f', for {seconds} s'}" for name, seconds in facts.get("holders", ())]
     return f"What was removed cannot be cleaned up because of: {'; '.join(found)}." if found else None
-
-
-def _create(facts: Facts) -> list[str]:
-    statements: list[str] = facts["lost"].statements
-    return statements
 
 
 CHECKS = (
@@ -235,7 +217,7 @@ CHECKS = (
         "If each tenant has a schema, give every boundary a scope= that names the tenant; if not, put the schema of "
         "retrysafe's tables first in the search_path of store=, or waive this",
         "how-to/tenants-and-scope.md",
-        _shared,
+        _find_shared,
     ),
     Check(
         "postgresql-unique-key",
@@ -243,7 +225,7 @@ CHECKS = (
         Severity.ERROR,
         "Find and remove the duplicates, then  ALTER TABLE retrysafe_records ADD PRIMARY KEY (key_hash);",
         "how-to/own-the-schema.md",
-        _keyless,
+        gathered("keyless", "No valid unique index on: {}."),
     ),
     Check(
         "postgresql-unlogged",
@@ -251,7 +233,7 @@ CHECKS = (
         Severity.ERROR,
         "ALTER TABLE … SET LOGGED; for each of {unlogged}",
         "how-to/own-the-schema.md",
-        _find_unlogged,
+        gathered("unlogged", "Unlogged: {}. A crash of the server empties them."),
     ),
     Check(
         "postgresql-indexes",
@@ -260,8 +242,8 @@ CHECKS = (
         "{program} doctor --store {store} --fix  (CREATE INDEX CONCURRENTLY, for each of them, "
         "with partitions on each partition first)",
         "how-to/own-the-schema.md",
-        lambda facts: indexes.evidence(facts["lost"].indexes) if "lost" in facts else None,
-        _create,
+        indexes.find_lost,
+        lambda facts: facts["making"],
     ),
     Check(
         "postgresql-slot-limit",
@@ -279,7 +261,7 @@ CHECKS = (
         "Start what reads from it, as  retrysafe relay --cdc --store {address}, or, after the last relay with --cdc,  "
         "retrysafe cdc drop --store {address}",
         "how-to/cdc.md",
-        _unread,
+        _find_unread,
     ),
     Check(
         "postgresql-held-cleanup",
@@ -288,7 +270,7 @@ CHECKS = (
         "End it (SELECT pg_terminate_backend(pid); ROLLBACK PREPARED 'gid'; SELECT pg_drop_replication_slot('name');), "
         "and let long reports read from a replica",
         "how-to/relay.md",
-        _held,
+        _find_holders,
     ),
     Check(
         "postgresql-pooler",
@@ -297,12 +279,11 @@ CHECKS = (
         "Connect to PostgreSQL itself for what listens, or set pool_mode = session in PgBouncer; with transaction "
         "pooling, LISTEN, SET and advisory locks of a session do not work.",
         "how-to/pools-pgbouncer-forks.md",
-        lambda facts: (
-            "A server process served two connections at a time, or one connection by two processes: a "
-            "pooler in transaction mode stands in front."
-            if facts.get("pooled")
-            else None
+        gathered(
+            "pooled",
+            "A server process served two connections at a time, or one connection by two processes: a pooler in "
+            "transaction mode stands in front.",
         ),
     ),
 )
-EXAMINATION = Examination(CHECKS, _gather, _pooled, lambda store: store.time())
+EXAMINATION = Examination(CHECKS, _gather, _look_for_pooler, lambda store: store.time())

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from retrysafe.backends.checks import Examination
 from retrysafe.backends.sql.checks import indexes
-from retrysafe.protocol.checks import Check, Facts, Severity
-from retrysafe.protocol.requests import Ask, Program, Query, ask
+from retrysafe.backends.sql.checks.indexes import rows_of
+from retrysafe.protocol.checks import Check, Facts, Severity, gathered
+from retrysafe.protocol.requests import Program, ask
 
 if TYPE_CHECKING:
     from retrysafe.backends.backend import Backend
@@ -22,20 +23,16 @@ _OURS = "name GLOB 'retrysafe_*'"
 def _gather(backend: Backend) -> Program[dict[str, Any]]:
     facts: dict[str, Any] = {}
     for pragma in ("synchronous", "journal_mode"):
-        facts[pragma] = str((yield from ask(_rows(f"PRAGMA {pragma}")))[0][0]).lower()
-    tables = yield from ask(_rows(f"SELECT name FROM sqlite_master WHERE type = 'table' AND {_OURS}"))
-    names = yield from ask(_rows(f"SELECT name FROM sqlite_master WHERE type = 'index' AND {_OURS}"))
+        facts[pragma] = str((yield from ask(rows_of(f"PRAGMA {pragma}")))[0][0]).lower()
+    tables = yield from ask(rows_of(f"SELECT name FROM sqlite_master WHERE type = 'table' AND {_OURS}"))
+    names = yield from ask(rows_of(f"SELECT name FROM sqlite_master WHERE type = 'index' AND {_OURS}"))
     facts["lost"] = indexes.missing(indexes.PARTIAL, [name for (name,) in tables], [name for (name,) in names])
-    unique = yield from ask(_rows(f"SELECT DISTINCT m.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c "
+    unique = yield from ask(rows_of(f"SELECT DISTINCT m.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c "
                                   f"WHERE m.type = 'table' AND m.{_OURS} AND c.pk > 0"))  # fmt: skip
-    facts["keyless"] = sorted({name for (name,) in tables} - {name for (name,) in unique})
-    files = yield from ask(_rows("PRAGMA database_list"))
+    facts["keyless"] = ", ".join(sorted({name for (name,) in tables} - {name for (name,) in unique}))
+    files = yield from ask(rows_of("PRAGMA database_list"))
     facts["file"] = next((path for _, name, path in files if name == "main"), "") or ""
     return facts
-
-
-def _rows(sql: str) -> Ask[list[tuple[Any, ...]]]:
-    return Ask(Query(sql, {}, writes=False), lambda answer: answer.rows)
 
 
 def file_system(file: str, mounts: str) -> str:
@@ -65,10 +62,6 @@ def _journal(facts: Facts) -> str | None:
     if mode not in ("off", "memory") or not facts.get("file"):
         return None
     return f"journal_mode is {mode}: a crash while a transaction commits may corrupt the file."
-
-
-def _create(facts: Facts) -> list[str]:
-    return [index.create("CREATE INDEX IF NOT EXISTS") for index in facts["lost"]]
 
 
 CHECKS = (
@@ -102,7 +95,7 @@ CHECKS = (
         Severity.ERROR,
         "Find and remove the duplicates, and make the table again by  {program} migrate --store {store}",
         "how-to/own-the-schema.md",
-        lambda facts: f"No primary key: {', '.join(facts['keyless'])}." if facts.get("keyless") else None,
+        gathered("keyless", "No primary key: {}."),
     ),
     Check(
         "sqlite-indexes",
@@ -110,8 +103,8 @@ CHECKS = (
         Severity.WARNING,
         "{program} doctor --store {store} --fix  (CREATE INDEX, for each of them)",
         "how-to/own-the-schema.md",
-        lambda facts: indexes.evidence(facts.get("lost", [])),
-        _create,
+        indexes.find_lost,
+        indexes.repair_by("CREATE INDEX IF NOT EXISTS"),
     ),
 )
 EXAMINATION = Examination(CHECKS, _gather, None, lambda store: store.time())

@@ -18,12 +18,12 @@ from retrysafe.backends.sql.drivers.base import (
     ain_turn,
     arguments,
     fail,
+    find_unreplicated,
+    ignore_notice,
     is_direct,
     not_connected,
     question,
     status_question,
-    unheard,
-    unreplicated,
 )
 from retrysafe.backends.sql.drivers.lane import QueryLanes
 from retrysafe.backends.sql.drivers.pool import Size, size_of
@@ -78,7 +78,6 @@ class InTransaction(AsyncInTransaction[Any]):
                 await outer.rollback()
 
     def fail(self, error: Exception, *, alone: bool = False) -> NoReturn:
-        """Raise the error of ours."""
         if isinstance(error, asyncpg.InterfaceError) and "another operation" in str(error):
             raise ConfigurationError(_ONE_AT_A_TIME) from error
         super().fail(error, alone=alone)
@@ -93,7 +92,7 @@ class AsyncpgDriver(AsyncPooledDriver[Any]):
 
     def __init__(self, make: Callable[[], Awaitable[Any]], size: Size | None, theirs: Any = None) -> None:
         super().__init__(size)
-        self.heard = unheard
+        self.heard = ignore_notice
         self._make = make
         self._pool = theirs
         self._setup = getattr(theirs, "_setup", None)
@@ -211,12 +210,11 @@ class AsyncpgDriver(AsyncPooledDriver[Any]):
                     raise
 
     def _hear(self, connection: Any, notice: Any) -> None:
-        finding = unreplicated(notice.server_source_function, notice.message)
+        finding = find_unreplicated(notice.server_source_function, notice.message)
         if finding is not None:
             self.heard(finding)
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._lanes.aclose()
         await super().aclose()
 

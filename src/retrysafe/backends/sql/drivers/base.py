@@ -61,7 +61,7 @@ def not_connected(error: BaseException, path: str | None = None) -> StoreUnavail
             f"{text}. A pooler takes no such setting when a client connects: leave it out of store= and set it in the "
             "database (ALTER ROLE … SET), or connect to PostgreSQL directly."
         )
-    return _misconfigured(error, text, path) or StoreUnavailable(text, unsent=True)
+    return _find_misconfigured(error, text, path) or StoreUnavailable(text, unsent=True)
 
 
 _POSTGRESQL = "utf8", "psycopg.connect(…, client_encoding='utf8'), or SET client_encoding TO 'UTF8'"
@@ -184,7 +184,6 @@ def positional(sql: str, style: str) -> tuple[str, tuple[str, ...]]:
 
 
 def arguments(query: Query, style: str) -> tuple[str, list[Any]]:
-    """Return the statement and its arguments for a positional style."""
     sql, names = positional(query.sql, style)
     return sql, [query.params[name] for name in names]
 
@@ -196,20 +195,19 @@ def in_turn(query: Query, perform: Callable[[Query], Rows]) -> Rows:
             rows = perform(query)
             following = query.written if query.written and rows.affected else query.otherwise
         except Exception as error:  # noqa: BLE001 - only what the query names is an answer
-            rows, following = NO_ROWS, refused(query, error)
+            rows, following = NO_ROWS, follow_refusal(query, error)
         if rows.rows or following is None:
             return rows
         query = following
 
 
 async def ain_turn(query: Query, perform: Callable[[Query], Awaitable[Rows]]) -> Rows:
-    """`in_turn` for async executors."""
     while True:
         try:
             rows = await perform(query)
             following = query.written if query.written and rows.affected else query.otherwise
         except Exception as error:  # noqa: BLE001 - only what the query names is an answer
-            rows, following = NO_ROWS, refused(query, error)
+            rows, following = NO_ROWS, follow_refusal(query, error)
         if rows.rows or following is None:
             return rows
         query = following
@@ -218,7 +216,7 @@ async def ain_turn(query: Query, perform: Callable[[Query], Awaitable[Rows]]) ->
 NO_ROWS = Rows([], 0)
 
 
-def refused(query: Query, error: Exception) -> Query | None:
+def follow_refusal(query: Query, error: Exception) -> Query | None:
     """Return the query that follows an error which is an answer; raise any other error."""
     state = sqlstate(error) if query.refusals else None
     if state is None or state not in query.refusals:
@@ -285,7 +283,7 @@ def fail(error: Exception, *, alone: bool = False, path: str | None = None, pass
     ``alone``: the statement was in a transaction of its own, which can simply be put again. ``path`` is the file of a
     SQLite database, where that is known. ``passes``: nothing was done, and a new connection may do better.
     """
-    mine = translated(error, alone=alone, path=path)
+    mine = translate(error, alone=alone, path=path)
     if passes:
         mine = StoreUnavailable(_text(error), transient=True) if alone else RetryTransaction(_text(error))
     if mine is error:
@@ -293,7 +291,7 @@ def fail(error: Exception, *, alone: bool = False, path: str | None = None, pass
     raise mine from error
 
 
-def translated(error: Exception, *, alone: bool = False, path: str | None = None) -> Exception:
+def translate(error: Exception, *, alone: bool = False, path: str | None = None) -> Exception:
     """Translate a driver's error into the one that `fail` raises."""
     if not _USERS_OWN.isdisjoint(kind.__name__ for kind in type(error).__mro__):
         return error
@@ -307,7 +305,7 @@ def translated(error: Exception, *, alone: bool = False, path: str | None = None
         )
     if _SQLITE_NAME.match(text):
         return error
-    misconfigured = _misconfigured(error, text, path)
+    misconfigured = _find_misconfigured(error, text, path)
     if misconfigured is not None:
         return misconfigured
     if state in _NAME_UNKNOWN:
@@ -326,7 +324,7 @@ def _text(error: BaseException) -> str:
     return str(_drivers(error)).strip() or type(error).__name__
 
 
-def _misconfigured(error: BaseException, text: str, path: str | None) -> StoreMisconfigured | None:
+def _find_misconfigured(error: BaseException, text: str, path: str | None) -> StoreMisconfigured | None:
     """The error for what a person has to mend, with what to do; None for any other."""
     driver = _drivers(error)
     kinds = {kind.__name__ for kind in type(driver).__mro__}
@@ -342,7 +340,7 @@ def _misconfigured(error: BaseException, text: str, path: str | None) -> StoreMi
     return StoreMisconfigured(f"{'' if path is None else f'{path}: '}{text.rstrip('.')}. {remedy}", unsent=True)
 
 
-def unreplicated(source: str | None, text: str | None) -> Finding | None:
+def find_unreplicated(source: str | None, text: str | None) -> Finding | None:
     """Turn a notice of PostgreSQL into a finding if it reports a commit whose wait for a synchronous replica was ended.
 
     ``source`` is the function of the server that said it; the text may be in any language.
@@ -356,7 +354,7 @@ def unreplicated(source: str | None, text: str | None) -> Finding | None:
     )
 
 
-def unheard(finding: Finding) -> None:
+def ignore_notice(finding: Finding) -> None:
     """Ignore a notice that arrives while the connection is idle."""
 
 

@@ -24,7 +24,6 @@ PATIENCE = 86400.0
 
 
 def of(query: Query) -> float:
-    """Seconds within which a statement has to be answered."""
     return PATIENCE if query.patient else DEADLINE
 
 

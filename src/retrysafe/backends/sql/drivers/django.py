@@ -81,7 +81,6 @@ def names(alias: str) -> bool:
 
 
 def known() -> str:
-    """The aliases of DATABASES, to be shown."""
     return ", ".join(repr(alias) for alias in connections)
 
 
@@ -99,7 +98,6 @@ def vendor(alias: str) -> str:
 
 
 def address(alias: str) -> str:
-    """An alias as it is shown."""
     return f"Django alias {alias!r}"
 
 
@@ -126,7 +124,6 @@ def connection_of(tx: str | BaseDatabaseWrapper | ConnectionProxy) -> BaseDataba
 
 
 def perform(connection: BaseDatabaseWrapper, query: Query) -> Rows:
-    """Perform one statement."""
     sql, args = arguments(query, "%s")
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
@@ -281,7 +278,6 @@ class OwnAtomic(InAtomic):
             connection.run_on_commit, self._hooks = self._hooks, []
 
     def after_commit(self) -> None:
-        """Run the user's on_commit hooks; their errors are the user's."""
         hooks, self._hooks = self._hooks, []
         if hooks:
             self.handle.run_on_commit = hooks
@@ -323,7 +319,7 @@ class _Own(Pool[Any]):
         self._impatient = impatient
 
     def connect(self) -> Any:
-        return _connected(_made(connections[self._alias], impatient=self._impatient))
+        return _connect(_make(connections[self._alias], impatient=self._impatient))
 
     def is_idle(self, connection: Any, /) -> bool:
         broken = connection.errors_occurred
@@ -368,7 +364,7 @@ class DjangoClient:
             with Borrowed(self._file_of(threads)) as lent:
                 return self._perform(lent.wrapper, request)
         with self._own.borrow() as borrowed:
-            return self._perform(_connected(borrowed.connection), request, borrowed.passes_by_another)
+            return self._perform(_connect(borrowed.connection), request, borrowed.passes_by_another)
 
     def _perform(
         self, connection: Any, request: Query, passes_by_another: Callable[[Exception], bool] = lambda error: False
@@ -383,7 +379,6 @@ class DjangoClient:
 
     @contextmanager
     def transaction(self) -> Iterator[OwnAtomic]:
-        """Lend this thread's connection for one transaction."""
         here = this_process()
         opened = OwnAtomic(connections[self._alias])
         try:
@@ -394,7 +389,6 @@ class DjangoClient:
                     opened.roll_back()
 
     def close(self) -> None:
-        """Close our connections; one in use is closed when it comes back."""
         self._closed = True
         self._own.close()
         if self._file is not None:
@@ -408,7 +402,7 @@ class DjangoClient:
         if file is None or file.path != path:
             if file is not None:
                 file.close()  # a test run has moved the alias to another database
-            self._file = file = Connections(path, partial(_opened, self._alias, impatient=self._impatient))
+            self._file = file = Connections(path, partial(_open, self._alias, impatient=self._impatient))
             if self._closed:
                 file.close()
         return file
@@ -434,17 +428,17 @@ class _OnFile:
         self._driver.close()
 
 
-def _opened(alias: str, *, impatient: bool) -> _OnFile:
-    wrapper = _made(connections[alias], impatient=impatient)
+def _open(alias: str, *, impatient: bool) -> _OnFile:
+    wrapper = _make(connections[alias], impatient=impatient)
     try:
-        return _OnFile(_connected(wrapper))
+        return _OnFile(_connect(wrapper))
     except BaseException:
         if wrapper.connection is not None:
             wrapper.connection.close()
         raise
 
 
-def _made(like: Any, *, impatient: bool) -> Any:
+def _make(like: Any, *, impatient: bool) -> Any:
     """A connection with the alias's settings as they are now, in autocommit mode, for one thread after another."""
     settings = dict(like.settings_dict)
     options = dict(settings["OPTIONS"])
@@ -459,7 +453,7 @@ def _made(like: Any, *, impatient: bool) -> Any:
     return connection
 
 
-def _connected(connection: Any) -> Any:
+def _connect(connection: Any) -> Any:
     try:
         connection.ensure_connection()
     except SynchronousOnlyOperation as error:

@@ -81,7 +81,7 @@ class QueryLane:
 
     def _next(self) -> None:
         """The statement has ended: begin the next one, if anybody is waiting for it."""
-        batch = self._taken()
+        batch = self._take()
         self._is_under_way = bool(batch)
         if batch:
             task = self._loop.create_task(self._together(batch))
@@ -98,7 +98,7 @@ class QueryLane:
             _fail(batch, cut_off)
         self._next()
 
-    def _taken(self) -> list[_Item]:
+    def _take(self) -> list[_Item]:
         """Take the items of one statement, in the order of their keys, so that no two wait for each other."""
         chosen: dict[bytes, list[_Item]] = {}
         rest: list[_Item] = []
@@ -147,7 +147,6 @@ class QueryLane:
         return [_answer(query, found.get(query.params["key"])) for query in queries]
 
     async def aclose(self) -> None:
-        """Wait for what is under way."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -197,6 +196,5 @@ class QueryLanes:
         return lane.ask(query)
 
     async def aclose(self) -> None:
-        """Wait for what is under way."""
         for lane in self._lanes.values():
             await lane.aclose()

@@ -156,7 +156,6 @@ class Pool(_Idle[C]):
             self._permits.give_back()
 
     def close(self) -> None:
-        """Close those that are not lent; the others are closed when they come back."""
         self._closed = True
         with suppress(IndexError):
             while True:
@@ -183,11 +182,9 @@ class LoopPool(_Idle[C]):
         self._free = asyncio.BoundedSemaphore(self.size.most)
 
     async def connect(self) -> C:
-        """Open a connection, or raise `StoreUnavailable`."""
         raise NotImplementedError
 
     async def hang_up(self, connection: C, /) -> None:
-        """Close a connection, of which the server may be gone."""
         raise NotImplementedError
 
     def drop(self, connection: Any, /) -> None:
@@ -195,7 +192,6 @@ class LoopPool(_Idle[C]):
         hang_up(connection._transport)
 
     async def borrow(self) -> AsyncBorrowed[C]:
-        """The connection that was used last, or a new one, once not all are lent."""
         if self._free.locked():
             try:
                 async with asyncio.timeout(CHECKOUT):
@@ -216,7 +212,6 @@ class LoopPool(_Idle[C]):
             raise
 
     async def take_back(self, one: AsyncBorrowed[C]) -> None:
-        """Keep the connection, or close it if it cannot be lent again."""
         try:
             if self._may_keep(one):
                 one.was_used = True
@@ -227,13 +222,11 @@ class LoopPool(_Idle[C]):
             self._free.release()
 
     async def aclose(self) -> None:
-        """Close those that are not lent; the others are closed when they come back."""
         self._closed = True
         while self.idle:
             await self.hang_up(self.idle.pop().connection)
 
     def abandon(self) -> None:
-        """Hang up without the loop, which is closed."""
         while self.idle:
             self.drop(self.idle.pop().connection)
 

@@ -47,7 +47,6 @@ class OfLibrary(Generic[C]):
 
     @classmethod
     def of_pool(cls, pool: Any) -> Backend:
-        """A backend beside the caller's pool."""
         said = getattr(pool, "conninfo", None)
         address = without_password(said) if isinstance(said, str) else f"{cls.kind}://…"
         sync, asynchronous = cls.in_colour(partial(cls.beside, pool))
@@ -148,7 +147,6 @@ class PooledDriver(OfLibrary[C], Pool[C]):
 
     @contextmanager
     def transaction(self) -> Iterator[InTransaction[C]]:
-        """Lend a connection for one transaction."""
         here = this_process()
         with self.borrow() as borrowed:
             connection = borrowed.connection
@@ -185,7 +183,6 @@ class AsyncInTransaction(Generic[C]):
             self.fail(error)
 
     def fail(self, error: Exception, *, alone: bool = False) -> NoReturn:
-        """Raise the error of ours."""
         fail(error, alone=alone, passes=self._borrowed is not None and self._borrowed.passes_by_another(error))
 
 
@@ -199,7 +196,6 @@ class AsyncPooledDriver(OfLibrary[C], LoopPool[C]):
         return None, value
 
     async def open(self) -> C:
-        """Open a connection."""
         raise NotImplementedError
 
     @staticmethod
@@ -214,14 +210,12 @@ class AsyncPooledDriver(OfLibrary[C], LoopPool[C]):
 
     @staticmethod
     async def transfer(connection: Any, copy: Copy, /) -> Rows:
-        """Copy rows to the spool or back."""
         raise NotImplementedError
 
     async def begin(self, connection: C, /) -> None:
         """Prepare a connection to be lent for a transaction."""
 
     async def end(self, opened: Any, /) -> None:
-        """Roll back what a transaction has left open."""
         raise NotImplementedError
 
     async def connect(self) -> C:
@@ -239,7 +233,6 @@ class AsyncPooledDriver(OfLibrary[C], LoopPool[C]):
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncInTransaction[C]]:
-        """Lend a connection for one transaction."""
         async with await self.borrow() as borrowed:
             opened = self.opens(type(self), borrowed.connection, borrowed)
             try:

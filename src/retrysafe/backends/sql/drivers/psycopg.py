@@ -17,7 +17,7 @@ from psycopg.rows import tuple_row
 
 from retrysafe.backends import identity
 from retrysafe.backends.sql.drivers import deadline, pool
-from retrysafe.backends.sql.drivers.base import is_direct, positional, question, unheard, unreplicated
+from retrysafe.backends.sql.drivers.base import find_unreplicated, ignore_notice, is_direct, positional, question
 from retrysafe.backends.sql.drivers.deadline import until
 from retrysafe.backends.sql.drivers.pool import Size, is_quiet, size_of
 from retrysafe.backends.sql.drivers.pooled import AsyncInTransaction, AsyncPooledDriver, PooledDriver
@@ -70,7 +70,7 @@ class _Cursor(psycopg.Cursor[Any]):
 
 
 @lru_cache(maxsize=512)
-def encoded(sql: str) -> tuple[bytes, tuple[str, ...]]:
+def encode(sql: str) -> tuple[bytes, tuple[str, ...]]:
     """The statement as psycopg is given it, and the names of its parameters in order."""
     text, names = positional(sql, "%s")
     return text.encode(), names
@@ -80,7 +80,7 @@ async def aperform(connection: psycopg.AsyncConnection[Any], query: Query) -> Ro
     """Perform one statement, without a deadline."""
     if _begins_itself(connection, query):
         return Rows([], 0)
-    sql, names = encoded(query.sql)
+    sql, names = encode(query.sql)
     if _is_untried(connection):
         asking = psycopg.AsyncCursor(connection, row_factory=tuple_row)
         await asking.execute(_question(connection), prepare=False)
@@ -139,7 +139,7 @@ class _OfPsycopg:
 
     def __init__(self, make: Callable[[], Any], size: Size | None = None, reset: Callable[[Any], Any] | None = None):
         super().__init__(size)  # type: ignore[call-arg]
-        self.heard = unheard
+        self.heard = ignore_notice
         self._make = make
         self._reset = reset
 
@@ -149,7 +149,7 @@ class _OfPsycopg:
         return cls(partial(theirs._connect, pool.CHECKOUT), size, getattr(theirs, "_reset", None))
 
     def _hear(self, notice: psycopg.errors.Diagnostic) -> None:
-        finding = unreplicated(notice.source_function, notice.message_primary)
+        finding = find_unreplicated(notice.source_function, notice.message_primary)
         if finding is not None:
             self.heard(finding)
 
@@ -203,7 +203,7 @@ class PsycopgDriver(_OfPsycopg, PooledDriver[psycopg.Connection[Any]]):
     def perform(connection: psycopg.Connection[Any], query: Query, /) -> Rows:
         if _begins_itself(connection, query):
             return Rows([], 0)
-        sql, names = encoded(query.sql)
+        sql, names = encode(query.sql)
         prepare_if_direct(connection)
         cursor = _Cursor(connection, row_factory=tuple_row)  # not the factories of the user's connection
         cursor.perform(sql, [query.params[name] for name in names], seconds=deadline.of(query))
@@ -313,7 +313,6 @@ def _options() -> frozenset[str]:
 
 
 def is_option(name: str) -> bool:
-    """Tell whether libpq knows an option of a URL."""
     return name in _options()
 
 

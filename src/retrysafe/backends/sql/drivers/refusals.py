@@ -46,7 +46,6 @@ _OURS = "retrysafe_"
 
 
 def of_postgresql(state: str | None, text: str) -> str | None:
-    """Return the remedy for an error with this SQLSTATE; None: libpq could not connect."""
     if state == _PERMISSION:
         if "database" in text:
             return _CONNECT
@@ -58,7 +57,6 @@ def of_postgresql(state: str | None, text: str) -> str | None:
 
 
 def of_mysql(number: object) -> str | None:
-    """Return the remedy for an error with this number."""
     return _MYSQL_NUMBERS.get(number) if isinstance(number, int) else None
 
 

@@ -61,7 +61,6 @@ _DRIVERS = ("pymysql", "asyncmy.errors", "MySQLdb")
 
 
 def perform(connection: Connection, query: Query) -> Rows:
-    """Perform one statement."""
     if connection.dialect.name == "postgresql":
         _leads_directly(connection)
     sql, args = arguments(query, _STYLES[connection.dialect.paramstyle])
@@ -82,11 +81,11 @@ def _leads_directly(connection: Connection) -> bool:
     """
     known: dict[Any, Any] = connection.info  # kept as long as the driver's connection
     if _DIRECT not in known:
-        known[_DIRECT] = _asked(connection, _dbapi(connection))
+        known[_DIRECT] = _ask(connection, _dbapi(connection))
     return bool(known[_DIRECT])
 
 
-def _asked(connection: Connection, driver: Any) -> bool:
+def _ask(connection: Connection, driver: Any) -> bool:
     if hasattr(driver, "get_server_pid"):
         return is_direct(connection.exec_driver_sql(question(driver.get_server_pid())).one())
     if getattr(driver, "prepare_threshold", None) is None:
@@ -183,7 +182,7 @@ class InTransaction:
                 _latest or connection.get_execution_options().get(_TRANSLATES)
             ):
                 self._refuse_tenant(connection, request)
-            if request.writes and _ended(connection):
+            if request.writes and _has_ended(connection):
                 return Rows([], 0)  # the handler ended the transaction: the write must not commit alone
             return in_turn(request, lambda query: perform(connection, query))
         except (exc.PendingRollbackError, exc.ResourceClosedError) as error:
@@ -247,7 +246,7 @@ def _let_listeners_begin(connection: Connection) -> None:
         connection.begin()
 
 
-def _ended(connection: Connection) -> bool:
+def _has_ended(connection: Connection) -> bool:
     return connection.dialect.name == "sqlite" and not _dbapi(connection).in_transaction
 
 
@@ -337,17 +336,14 @@ class AsyncJoined(AsyncInTransaction):
     _makes = Joined
 
     async def aflush(self) -> None:
-        """Send the changes of a session."""
         await self.handle.run_sync(lambda sync: self._on(sync).flush())
 
 
 def join(tx: Connection | Session, kind: str, _address: str) -> Joining:
-    """An executor on the caller's connection or session."""
     return Joining(Joined(tx), None, None, *_place_of(tx, kind))
 
 
 def ajoin(tx: AsyncConnection | AsyncSession, kind: str, _address: str) -> Joining:
-    """`join` for async code."""
     return Joining(None, AsyncJoined(tx), None, *_place_of(tx, kind))
 
 
@@ -436,7 +432,6 @@ def refuse_tenant(request: Query, reason: str) -> None:
 
 
 def _file_of(engine: Engine) -> str | None:
-    """The file of a SQLite engine; None for every other database."""
     return engine.url.database if engine.dialect.name == "sqlite" else None
 
 
@@ -482,12 +477,10 @@ class _Beside(OptionEngine):
             before.dispose()
 
     def let_go(self) -> None:
-        """Follow the user's engine no more."""
         if event.contains(self._root, "engine_disposed", self._dispose_too):
             event.remove(self._root, "engine_disposed", self._dispose_too)
 
     def close(self) -> None:
-        """Close the connections that are not lent."""
         self.let_go()
         if self._ours is not None:
             self._ours.dispose()
@@ -551,7 +544,6 @@ class EngineClient:
 
     @contextmanager
     def transaction(self) -> Iterator[InTransaction]:
-        """Lend a connection or session for one transaction."""
         with _translating(self._engine, alone=False):
             handle = self._engine.connect() if self._sessions is None else self._sessions()
         here = this_process()
@@ -562,7 +554,6 @@ class EngineClient:
                 handle.close()
 
     def close(self) -> None:
-        """Close the connections that are ours."""
         self._engine.close()
 
 
@@ -585,7 +576,6 @@ class AsyncEngineClient:
                 return await connection.run_sync(_alone, request, self._level)
 
     async def as_connected(self, request: Query, /) -> Rows:
-        """Perform one statement on a new connection of which only listeners to "connect" know."""
         return await greenlet_spawn(_as_connected, self._beside, request)
 
     async def _level_for_leased(self) -> str:
@@ -601,7 +591,6 @@ class AsyncEngineClient:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncInTransaction]:
-        """Lend a connection or session for one transaction."""
         handle: AsyncConnection | AsyncSession
         with _translating(self._beside, alone=False):
             handle = await self._engine.connect() if self._sessions is None else self._sessions()
@@ -611,7 +600,6 @@ class AsyncEngineClient:
             await handle.close()
 
     async def aclose(self) -> None:
-        """Close the connections that are ours."""
         await greenlet_spawn(self._beside.close)
 
     def abandon(self) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from retrysafe import runtime
-from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, NO_ROWS, fail, not_connected, refused
+from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, NO_ROWS, fail, follow_refusal, not_connected
 from retrysafe.backends.sql.drivers.sqlite_connection import Connection, open_connection
 from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed, Connections, refuse_connection
 from retrysafe.errors import ConfigurationError, StoreUnavailable
@@ -72,7 +72,7 @@ def perform(connection: sqlite3.Connection, query: Query) -> Rows:
             rows = Rows(found, len(found) if cursor.description else cursor.rowcount)
             following = query.written if query.written and rows.affected else query.otherwise
         except Exception as error:  # noqa: BLE001 - only what the query names is an answer
-            rows, following = NO_ROWS, refused(query, error)
+            rows, following = NO_ROWS, follow_refusal(query, error)
         finally:
             cursor.close()
         if rows.rows or following is None:
@@ -98,21 +98,23 @@ class InTransaction:
             fail(error)
 
 
-class Joined:
+class Joined(InTransaction):
     """An executor on the caller's connection; its transaction is opened for writing if it is not open yet."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._inner = InTransaction(connection)
-        self._started = False
+    _started = False
 
     def __call__(self, request: Query, /) -> Rows:
         if not self._started:
             self._started = True
-            begin_if_idle(self._inner.handle)
-        return self._inner(request)
+            _begin_if_idle(self.handle)
+        return super().__call__(request)
+
+    async def aexecute(self, request: Query, /) -> Rows:
+        """Perform a request for async code, on its loop: the file is local."""
+        return self(request)
 
 
-def begin_if_idle(connection: sqlite3.Connection) -> None:
+def _begin_if_idle(connection: sqlite3.Connection) -> None:
     """Open the caller's transaction for writing; a deferred one could fail when it writes later."""
     if connection.text_factory is not str:
         raise ConfigurationError("tx= has a text_factory of its own: give a connection that returns text as str.")
@@ -158,17 +160,4 @@ class SqliteClient:
                 self._turn.release()
 
     def close(self) -> None:
-        """Close the idle connections; one in use is closed when it comes back."""
         self._connections.close()
-
-
-def reader(connection: sqlite3.Connection) -> Callable[[Query], Rows]:
-    """Perform single reading statements on a connection."""
-
-    def read(query: Query) -> Rows:
-        try:
-            return perform(connection, query)
-        except sqlite3.Error as error:
-            fail(error, alone=True)
-
-    return read

@@ -10,11 +10,11 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from retrysafe.backends.spec import Joining, refuse_kind
-from retrysafe.backends.sql.drivers.base import translated
-from retrysafe.backends.sql.drivers.sqlite import InTransaction, Joined, SqliteFile, is_busy, perform, reader
+from retrysafe.backends.sql.drivers.base import fail, translate
+from retrysafe.backends.sql.drivers.sqlite import InTransaction, Joined, SqliteFile, is_busy, perform
 from retrysafe.backends.sql.drivers.sqlite_connection import Connection
 from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed, Connections
 from retrysafe.cancellation import WorkerThread
@@ -64,7 +64,6 @@ class _Writer:
         self._groups.put(None)
 
     def join(self) -> None:
-        """Wait for the end of the thread."""
         self._thread.join()
 
     def _hand_over(self) -> None:
@@ -104,7 +103,7 @@ class _Writer:
             if write.answer.done():
                 continue
             if isinstance(result, sqlite3.Error):
-                failure = translated(result, alone=True)
+                failure = translate(result, alone=True)
                 failure.__cause__ = result
                 write.answer.set_exception(failure)
             elif isinstance(result, Exception):
@@ -156,25 +155,13 @@ class AsyncInTransaction:
         return self._inner(request)
 
 
-class AsyncJoined:
-    """The caller's sqlite3 connection, used from async code: local statements, performed on the loop."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    async def __call__(self, request: Query, /) -> Rows:
-        rows: Rows = self._inner(request)
-        return rows
-
-
 def join(tx: sqlite3.Connection, kind: str, _address: str) -> Joining:
-    """Executors on the caller's connection."""
     refuse_kind("sqlite", kind)
     cursor = tx.cursor()
     cursor.row_factory = None
     [(_, _, path), *_] = cursor.execute("PRAGMA database_list")  # the first is "main"
     joined = Joined(tx)
-    return Joining(joined, AsyncJoined(joined), place=("file", path), kind="sqlite")
+    return Joining(joined, joined.aexecute, place=("file", path), kind="sqlite")
 
 
 class AsyncSqliteClient:
@@ -192,7 +179,10 @@ class AsyncSqliteClient:
         rows = Rows([], 0)
         while pending is not None and not pending.writes:
             with Borrowed(self._connections) as connection:
-                rows = reader(connection)(pending)
+                try:
+                    rows = perform(connection, pending._replace(otherwise=None))  # that may write: not on the loop
+                except sqlite3.Error as error:
+                    fail(error, alone=True)
             if rows.rows:
                 return rows
             pending = pending.otherwise
@@ -228,7 +218,6 @@ class AsyncSqliteClient:
         self._connections.close()
 
     async def aclose(self) -> None:
-        """Finish what is queued and close every connection."""
         writer, self._writer = self._writer, None
         try:
             if writer is not None:

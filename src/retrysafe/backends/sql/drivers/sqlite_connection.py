@@ -26,30 +26,26 @@ class Connection(sqlite3.Connection):
         self._waits = self._usual = _steps(self._busy)
 
     def cursor(self, factory: Any = sqlite3.Cursor) -> Any:
-        """A cursor of the class that is given."""
-        return self._noted(super().cursor(factory))
+        return self._note(super().cursor(factory))
 
     def execute(self, *args: Any) -> sqlite3.Cursor:
-        """A cursor that has performed a statement."""
-        cursor: sqlite3.Cursor = self._noted(super().cursor()).execute(*args)
+        cursor: sqlite3.Cursor = self._note(super().cursor()).execute(*args)
         return cursor
 
     def executemany(self, *args: Any) -> sqlite3.Cursor:
-        """A cursor that has performed a statement for each row."""
-        cursor: sqlite3.Cursor = self._noted(super().cursor()).executemany(*args)
+        cursor: sqlite3.Cursor = self._note(super().cursor()).executemany(*args)
         return cursor
 
     def blobopen(self, *args: Any, **options: Any) -> sqlite3.Blob:
         """A blob is read like a cursor."""
-        blob: sqlite3.Blob = self._noted(super().blobopen(*args, **options))
+        blob: sqlite3.Blob = self._note(super().blobopen(*args, **options))
         return blob
 
-    def _noted(self, reads: Any) -> Any:
+    def _note(self, reads: Any) -> Any:
         self._reading.add(ref(reads, self._reading.discard))
         return reads
 
     def reset(self) -> bool:
-        """End what its use has left under way; whether it can be lent again."""
         try:
             for noted in self._reading.copy() if self._reading else ():
                 if (reads := noted()) is not None:
