@@ -302,7 +302,7 @@ class Sweeper:
 
     def _rest_of_rotation(self, gone: int | None, began: float, number: int) -> float:
         if gone is None:
-            return self._schedule._replace(failures=number).failed(random.random())[1]
+            return self._schedule._replace(failures=number).after_failure(random.random())[1]
         return self._rest_after(began)
 
     # ------------------------------------------------------------ in the background
@@ -366,7 +366,7 @@ class Sweeper:
 
     def _report_failure(self, error: Exception) -> float:
         self._tell("sweep_failed", error=str(error) or type(error).__name__)
-        self._schedule, rest = self._schedule.failed(random.random())
+        self._schedule, rest = self._schedule.after_failure(random.random())
         return rest
 
     def _in_child(self) -> None:

@@ -1,8 +1,8 @@
 """Redis: one script per step, each judging the record by the transition table on the server's clock.
 
 Instants are microseconds, which a Lua number holds exactly; `retrysafe.backends.redis.packing` has the form of a
-record. Settled records expire natively when they are forgotten,
-and their end is published on the channel of their key's name, for those who wait.
+record. Settled records expire natively when they are forgotten, and their end is published on the channel of their
+key's name, for those who wait.
 """
 
 from __future__ import annotations
