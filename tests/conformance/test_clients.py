@@ -12,10 +12,11 @@ from retrysafe import ConfigurationError
 from retrysafe.cli import main
 from retrysafe.conformance import RULES, Capabilities, Verdict, run, run_client
 from retrysafe.conformance.clients import SCENARIOS
-from retrysafe.conformance.profiles import PROFILES
+from retrysafe.conformance.profiles import PROFILES, SERVERS
 from retrysafe.conformance.report import FORMATS
 from retrysafe.conformance.rules import CLIENT_RULES
 from tests.conformance.reference import Reference
+from tests.tables import each_row
 
 pytestmark = pytest.mark.slow
 
@@ -29,6 +30,38 @@ url = os.environ["RETRYSAFE_UPSTREAM"]
 host = Host(url.removesuffix("/orders"), header="X-Key")
 with httpx.Client(transport=RetryTransport(Retries([host])), timeout=1) as client:
     client.post(url, json={"order": 1})
+"""
+BY_MCP = """
+import os, sys, uuid
+import anyio
+from mcp import Client
+async def main():
+    key = str(uuid.uuid4())
+    for attempt in range(3):
+        try:
+            with anyio.fail_after(2):
+                async with Client(os.environ["RETRYSAFE_UPSTREAM"], mode="2026-07-28") as client:
+                    meta = {sys.argv[1]: key if sys.argv[2:] == [] else str(attempt)}
+                    await client.call_tool("book", {"order": 1}, meta=meta)
+            return
+        except BaseException:
+            pass
+anyio.run(main)
+"""
+BY_A2A = """
+import os, sys, uuid
+import httpx
+key, rpc = str(uuid.uuid4()), sys.argv[1] == "rpc"
+for attempt in range(3):
+    message = {"message": {"messageId": key if sys.argv[2:] == [] else str(attempt), "parts": []}}
+    body = {"jsonrpc": "2.0", "id": attempt, "method": "SendMessage", "params": message} if rpc else message
+    try:
+        answer = httpx.post(os.environ["RETRYSAFE_UPSTREAM"], json=body, timeout=2).json()
+        assert (answer.get("id") == attempt) is rpc
+        assert "message" in answer.get("result", answer)
+        break
+    except Exception:
+        pass
 """
 
 # a client's fault -> the rules that it breaks, and what is said of it
@@ -75,11 +108,27 @@ def test_the_command_checks_a_client(capsys: pytest.CaptureFixture[str], tmp_pat
         run_client([str(tmp_path / "nothing")])
 
 
+@each_row(
+    "name, script, kind",
+    [
+        ("mcp", BY_MCP, "com.shop/idempotency_key"),
+        ("a2a", BY_A2A, "rpc"),
+        ("a2a", BY_A2A, "rest"),
+    ],
+)
+def test_the_key_of_an_agent_is_in_the_body(name: str, script: str, kind: str) -> None:
+    command, rules = [sys.executable, "-c", script, kind], ["lost", "reused"]
+    report = run_client(command, profile=PROFILES[name], only=rules)
+    assert [one.verdict.value for one in report.results] == ["passed", "skipped"], report.results
+    report = run_client([*command, "new"], profile=PROFILES[name], only=["lost"])
+    assert [one.came[:6] for one in report.results] == ["2 keys"]
+
+
 def test_profiles_go_before_the_contract() -> None:
     rules = ["K1", "K6", "F6", "R1", "R16"]
     keeping = {"acp": {"required": True}, "stripe": {"mismatch_status": 400, "on_5xx": "store"}}
     broken = {"acp": ["K6"], "stripe": ["F6", "R16"]}
-    for name, profile in PROFILES.items():
+    for name, profile in ((name, PROFILES[name]) for name in SERVERS):
         with Reference("", **keeping[name]) as url:
             report = run(url, profile=profile, only=rules)
             assert [one.rule for one in report.results if one.verdict is not Verdict.PASSED] == ["K1"], report.results

@@ -45,6 +45,8 @@ def test_a_command_is_run_once_and_then_replayed(tmp_path: Path) -> None:
 def test_a_command_that_did_not_do_its_work_is_run_again(tmp_path: Path) -> None:
     script = f"echo >> {tmp_path}/ran; test $(wc -l < {tmp_path}/ran) = 2 || exit 75"
     assert [run(tmp_path, "a", script).returncode for _ in range(3)] == [75, 0, 0]
+    fails = f"echo >> {tmp_path}/failed; exit $((2 - $(wc -l < {tmp_path}/failed)))"
+    assert [run(tmp_path, "d", fails, "--effects", "keyed").returncode for _ in range(3)] == [1, 0, 0]
     assert run(tmp_path, "b", "exit 0", "--window", "nonsense").returncode == 2
     missing = subprocess.run((*command(tmp_path, "c"), "/nowhere"), capture_output=True, text=True, env=environment())
     assert (missing.returncode, "Nothing was run" in missing.stderr) == (2, True)

@@ -21,7 +21,7 @@ from retrysafe.backends.registry import connect, forget
 from retrysafe.cli.options import add_option, add_verb, add_verbs
 from retrysafe.conformance import clients
 from retrysafe.conformance.capabilities import MODES, Capabilities, parse
-from retrysafe.conformance.profiles import PROFILES
+from retrysafe.conformance.profiles import PROFILES, SERVERS
 from retrysafe.conformance.report import FORMATS, Report
 from retrysafe.conformance.running import run
 from retrysafe.errors import ConfigurationError, RetrysafeError
@@ -46,7 +46,7 @@ def _add_http(verbs: Any) -> None:
     )
     add_option(parser, "url URL", "where the server offers the fixture: http://HOST:PORT/PREFIX")
     add_option(parser, "--mode MODE", "leased or transactional (default: the server's)", choices=MODES)
-    add_option(parser, "--profile NAME", f"the terms of {', '.join(PROFILES)}", choices=PROFILES)
+    add_option(parser, "--profile NAME", f"the terms of {' or '.join(SERVERS)}", choices=SERVERS)
     add_option(
         parser, "--capabilities FILE", "what the server supports, as JSON (default: its GET /fixture)", type=Path
     )
@@ -62,6 +62,7 @@ def _add_client(verbs: Any) -> None:
         "Run a command against a server that settles and hangs up, delays, refuses and lies.",
     )
     add_option(parser, "--header NAME", f"where its key is (default: {HEADER})", HEADER)
+    add_option(parser, "--profile NAME", f"the terms of {', '.join(PROFILES)}", choices=PROFILES)
     _add_common(parser, "lost,reused", 60.0)
     add_option(parser, "command COMMAND", "after --, the client and its arguments", nargs="+")
 
@@ -85,7 +86,8 @@ def run_http(options: argparse.Namespace) -> int:
 def run_client(options: argparse.Namespace) -> int:
     """Check a client."""
     only = _parse_rules(options)
-    report = clients.run_client(options.command, header=options.header, only=only, timeout=options.timeout)
+    terms = {"header": options.header, "profile": PROFILES.get(options.profile), "timeout": options.timeout}
+    report = clients.run_client(options.command, only=only, **terms)
     return _print_report(report, options)
 
 

@@ -14,7 +14,9 @@ Run = Callable[[argparse.Namespace], int]
 class Parser(argparse.ArgumentParser):
     """A parser that suggests a verb, a choice or an option for a misspelt one."""
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, args: Any = None, namespace: Any = None
+    ) -> Any:
         """Refuse unknown options where the known ones are: argparse leaves it to the program's own parser."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:

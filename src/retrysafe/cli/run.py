@@ -6,8 +6,8 @@ stderr the last 64 KiB are kept for that. The command finds its key in RETRYSAFE
 the number of the attempt in RETRYSAFE_TOKEN, higher for each later one. SIGTERM, SIGINT and SIGHUP are passed on to it.
 
 If a signal has killed the command or this program, the outcome is in doubt. By default it is then not run again: settle
-the key with `retrysafe keys`. With --effects keyed it is run again. A command that exits with 75 itself has not done
-its work, and is run again the next time.
+the key with `retrysafe keys`. With --effects keyed it is run again, and so it is after any exit code but 0. A command
+that exits with 75 itself has not done its work, and is run again the next time.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def add_to(verbs: Any) -> None:
     add_option(
         parser,
         "--effects",
-        "after a doubt: wait for a person, or run it again under the same RETRYSAFE_KEY",
+        "if it fails or is in doubt: keep that, or run it again under the same RETRYSAFE_KEY",
         "external",
         choices=["external", "keyed"],
     )
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         with boundary.claim(options.key, payload=command) as claim:
             if not claim.replayed:
-                claim.result = _carry_out(claim, command)
+                claim.result = _carry_out(claim, command, keeps_failure=options.effects == "external")
     except StoreMisconfigured:
         raise
     except (InProgress, StoreUnavailable) as error:
@@ -91,7 +91,7 @@ def _refuse(text: str, code: int) -> int:
     return code
 
 
-def _carry_out(claim: Claim, command: list[str]) -> dict[str, Any]:
+def _carry_out(claim: Claim, command: list[str], *, keeps_failure: bool) -> dict[str, Any]:
     """Run the command; the result is its exit code and the end of its output."""
     environment = {**os.environ, "RETRYSAFE_KEY": claim.key_for("run"), "RETRYSAFE_TOKEN": str(claim.token)}
     try:
@@ -118,6 +118,7 @@ def _carry_out(claim: Claim, command: list[str]) -> dict[str, Any]:
         raise CommandEnded(f"{command[0]} was killed by signal {-code}: its outcome is in doubt.", 128 - code)
     if code == TEMPORARY:
         claim.not_executed()
+    if code == TEMPORARY or (code != 0 and not keeps_failure):
         raise CommandEnded(f"{command[0]} exited with {code}: it is run again the next time.", code)
     return {"code": code, **{name: end.decode(errors="replace") for name, end in ends.items()}}
 
