@@ -144,7 +144,7 @@ def claims_of_the_test_are_left() -> Iterator[None]:
     yield
     left = context.enclosing()
     if left is not None:
-        context._innermost.set(None)
+        context.innermost.set(None)
         pytest.fail(f"the test left a claim of {left.operation!r} open")
 
 
