@@ -203,7 +203,7 @@ READ: dict[str, tuple[Callable[[Any], Any], Callable[[int], Any]]] = {
         lambda n: "1" * 4 * n,
     ),
     "a sequence of a message": (
-        lambda value: cloudevents.received({"sequence": value}, b"", "t"),
+        lambda value: cloudevents.read_event({"sequence": value}, b"", "t"),
         lambda n: "-" + "1" * n,
     ),
 }

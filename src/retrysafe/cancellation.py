@@ -52,12 +52,12 @@ async def run_to_completion(
     does is waited for as a future, which nothing cancels.
     """
     task = lazy.asyncio.ensure_future(work)
-    cancelled = await _ended_or_cancelled(task)
+    cancelled = await _await_end(task)
     if cancelled is not None:
         late = None if patience is None else task.get_loop().call_later(patience, task.cancel)
         with _shield():
             while not task.done():
-                await _ended_or_cancelled(task)
+                await _await_end(task)
         if late is not None:
             late.cancel()
     if cancelled is not None:
@@ -81,11 +81,11 @@ async def run_in_thread(work: Callable[[], R], threads: Executor | None = None) 
     Returns its result and the first cancellation of the caller, which must be raised.
     """
     loop = lazy.asyncio.get_running_loop()
-    done = loop.run_in_executor(threads, copy_context().run, partial(returned, work))
+    done = loop.run_in_executor(threads, copy_context().run, partial(raise_no_stop, work))
     return await run_to_completion(done)
 
 
-def returned(work: Callable[[], R]) -> R:
+def raise_no_stop(work: Callable[[], R]) -> R:
     """Return the work's value in a form that a future can hold: `StopIteration` becomes a `RuntimeError` (PEP 479)."""
     try:
         return work()
@@ -121,7 +121,7 @@ class WorkerThread:
 
     def submit(self, work: Callable[[], R]) -> Future[R]:
         """Have it done there, to its end, also when the caller waits no longer."""
-        return lazy.asyncio.get_running_loop().run_in_executor(self._executor(), returned, work)
+        return lazy.asyncio.get_running_loop().run_in_executor(self._executor(), raise_no_stop, work)
 
     def end(self) -> None:
         """Let the thread end behind what it has to do; the next call begins another one."""
@@ -133,7 +133,7 @@ class WorkerThread:
 # ---------------------------------------------------------------- Python 3.11's wait_for
 
 
-def cancelled_since() -> Callable[[], bool]:
+def watch_cancellation() -> Callable[[], bool]:
     """A test, for any thread, whether the task that calls this has been cancelled since."""
     task = lazy.asyncio.current_task()
     before = task.cancelling() if task else 0
@@ -142,7 +142,7 @@ def cancelled_since() -> Callable[[], bool]:
 
 async def await_shared(task: Task[R], ended: Exception) -> R:
     """The result of a task that others wait for too; raises ``ended`` if another caller has cancelled it."""
-    is_cancelled = cancelled_since()
+    is_cancelled = watch_cancellation()
     try:
         return await lazy.asyncio.shield(task)
     except lazy.asyncio.CancelledError:
@@ -153,7 +153,7 @@ async def await_shared(task: Task[R], ended: Exception) -> R:
 
 async def reraise_cancellation(call: Awaitable[R]) -> R:
     """The result of ``call``; raises a cancellation that a library has swallowed (``wait_for`` until Python 3.11)."""
-    is_cancelled = cancelled_since()
+    is_cancelled = watch_cancellation()
     try:
         result = await call
     except Exception as error:
@@ -165,7 +165,7 @@ async def reraise_cancellation(call: Awaitable[R]) -> R:
     return result
 
 
-async def _ended_or_cancelled(task: Future[Any]) -> CancelledError | None:
+async def _await_end(task: Future[Any]) -> CancelledError | None:
     """Wait for the end of ``task``; a cancellation of the caller ends the wait, not the task, and is returned."""
     ended = task.get_loop().create_future()
 

@@ -129,7 +129,7 @@ class EntryPoint:
         """The store with its clients, for entry points that keep more in it than records."""
         return self.settings.backend
 
-    def shared_settings(self) -> Mapping[str, object]:
+    def list_shared_settings(self) -> Mapping[str, object]:
         """The settings that boundaries of one name must have in common unless they are ``shared``, by name."""
         settings = self.settings
         return {
@@ -157,7 +157,7 @@ class EntryPoint:
         """The scope of claims that name none."""
         return self.settings.scope_of(None)
 
-    def ignored_settings(self, outer: EntryPoint) -> list[str]:
+    def find_ignored_settings(self, outer: EntryPoint) -> list[str]:
         """Names of the arguments that would be ignored if ``outer`` kept a record in this boundary's place."""
         ours, theirs = self.settings, outer.settings
         compared = [

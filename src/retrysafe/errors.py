@@ -40,10 +40,10 @@ class RetrysafeError(Exception):
         return f"{super().__str__()}\n(Boundary {self.boundary!r}, operation {self.operation!r}.{named})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (type(self), self.args, self.__dict__)
+        return _restore, (type(self), self.args, self.__dict__)
 
 
-def _restored(kind: type[RetrysafeError], args: tuple[Any, ...], fields: dict[str, Any]) -> RetrysafeError:
+def _restore(kind: type[RetrysafeError], args: tuple[Any, ...], fields: dict[str, Any]) -> RetrysafeError:
     """Rebuild an error that another process has pickled."""
     error = kind.__new__(kind)
     error.args = args

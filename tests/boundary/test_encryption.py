@@ -407,7 +407,7 @@ COPY = (
 
 def hash_of(made: Boundary, key: str, **named: str) -> str:
     named.setdefault("operation", made.name)
-    return made.entrypoint.open(key, fingerprint=b"", **named)._required_request().key.hex()
+    return made.entrypoint.open(key, fingerprint=b"", **named)._require_request().key.hex()
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_an_empty_scope_is_refused_by_a_boundary_and_is_nobodys_for_a_claim() ->
         Boundary("scoped", store="memory://", scope="")
     boundary = Boundary("scoped", store="memory://", scope="green", observers=())
     with boundary.claim("k", scope="") as claim:
-        assert claim._required_request().scope == ""
+        assert claim._require_request().scope == ""
 
 
 @each_row("returned", [7, ["green"]])
@@ -84,7 +84,7 @@ def test_functions_whose_arguments_have_defaults_are_scopes() -> None:
     for scope in (tenant, variable.get, functools.partial(str, "green")):
         boundary = Boundary("scoped", store="memory://", scope=scope, observers=(), shared=True)
         with boundary.claim("k") as claim:
-            assert claim._required_request().scope == "green"
+            assert claim._require_request().scope == "green"
 
 
 def test_once_names_where_its_scope_comes_from() -> None:

@@ -202,10 +202,10 @@ def test_sweepers_that_were_started_together_do_not_stay_together(chance: float)
 
 @given(failures=st.integers(0, 1000), chance=CHANCE)
 def test_a_sweeper_whose_store_fails_backs_off(failures: int, chance: float) -> None:
-    schedule, rest = SWEEPS._replace(failures=failures).failed(chance)
+    schedule, rest = SWEEPS._replace(failures=failures).after_failure(chance)
     assert schedule.failures == failures + 1
     assert 0.01 <= rest <= RECOVERY.cap
-    assert SWEEPS._replace(failures=3).failed(0.5)[1] == 2.0
+    assert SWEEPS._replace(failures=3).after_failure(0.5)[1] == 2.0
 
 
 def test_a_sweeper_sleeps_about_its_interval() -> None:

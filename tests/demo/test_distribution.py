@@ -24,6 +24,12 @@ def test_both_distributions_have_one_version_and_name_each_other() -> None:
     assert f"retrysafe-demo=={demo['version']}" in library["optional-dependencies"]["demo"]
 
 
+def test_the_demo_has_the_licence_as_a_file_of_its_own() -> None:
+    """A link would lead out of its sdist, which pip refuses."""
+    assert not (ROOT / "demo" / "LICENSE").is_symlink()
+    assert (ROOT / "demo" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
 def test_the_library_imports_without_the_demo() -> None:
     """The command line alone loads the demo, by name and when it is asked for."""
     importing = [

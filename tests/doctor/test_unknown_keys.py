@@ -81,7 +81,7 @@ def test_an_attempt_that_died_in_doubt_is_counted(tmp_path: Path) -> None:
     boundary = Boundary("shop", store=store, effects="external", observers=())
     with closing(boundary), boundary.claim("died") as held:
         assert found(store) == {}, "an attempt that is alive is not in doubt"
-        age_at(store)(held._required_request().key, 3600 * 10**6)
+        age_at(store)(held._require_request().key, 3600 * 10**6)
         assert list(found(store)) == ["store-unknown"]
 
 

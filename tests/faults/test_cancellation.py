@@ -381,13 +381,13 @@ async def test_a_cancel_scope_around_the_claim_leaves_no_orphan(
 async def test_a_cancel_scope_does_not_keep_a_release_spinning(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without anyio's own shield the loop around the release would be woken at every turn of the event loop."""
     waits: list[int] = []
-    real = finishing._ended_or_cancelled
+    real = finishing._await_end
 
     async def counted(task: asyncio.Task[Any]) -> asyncio.CancelledError | None:
         waits.append(1)
         return await real(task)
 
-    monkeypatch.setattr(finishing, "_ended_or_cancelled", counted)
+    monkeypatch.setattr(finishing, "_await_end", counted)
 
     async def release() -> str:
         for _ in range(50):

@@ -19,7 +19,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from retrysafe import Boundary, InProgress, StoreMisconfigured, StoreUnavailable
-from retrysafe.backends.dynamodb.client import _refused
+from retrysafe.backends.dynamodb.client import _judge
 from retrysafe.backends.dynamodb.requests import Call
 from retrysafe.backends.registry import connect
 from retrysafe.messaging.outbox import Outbox
@@ -248,7 +248,7 @@ def test_redis(colour: str, user: str | None, path: str | None, remedy: str) -> 
 def test_dynamodb(code: str) -> None:
     answer = ClientError({"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {}}, "GetItem")  # type: ignore[typeddict-item]
     with pytest.raises(StoreMisconfigured, match=r"credentials|Allow the role") as caught:
-        _refused(answer, Call("get_item", {}, frozenset()))
+        _judge(answer, Call("get_item", {}, frozenset()))
     assert caught.value.unsent
 
 

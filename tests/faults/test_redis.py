@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import fcntl
+import re
 import secrets
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from retrysafe.backends.redis import url as urls
 from retrysafe.backends.redis.async_client import Wire
 from retrysafe.backends.redis.store import name_of
 from retrysafe.backends.registry import connect
+from retrysafe.cli import main
 from retrysafe.protocol import backoff
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.procedures import Won, claim, page, read, renew, settle, sweep
@@ -589,22 +591,40 @@ def test_a_lost_expiry_is_found_and_mended(colour: str, backend: Backend, url: s
             assert redis_masters(url).of_key(name_of(key)).pttl(name_of(key)) > 0
             redis_masters(url).of_key(name_of(key)).persist(name_of(key))
     age_at(url)(forgotten, 7_201_000_000)
+    repaired: list[int] = []
     if colour == "sync":
-        run(sweep(store, 1000), client)
+        removed = run(sweep(store, 1000, repaired.append), client)
     else:
 
-        async def swept() -> None:
-            await arun(sweep(store, 1000), backend.aclient())
+        async def swept() -> int:
+            removed = await arun(sweep(store, 1000, repaired.append), backend.aclient())
             await backend.aclose()
+            return removed
 
-        asyncio.run(swept())
+        removed = asyncio.run(swept())
         client = backend.client()
+    assert removed >= 1
+    assert sum(repaired) >= 1, "other tests' records may have lost theirs, too"
     record = run(read(store, settled), client)
     assert record is not None
     left = redis_masters(url).of_key(name_of(settled)).pexpiretime(name_of(settled))
     assert left == -(-record.tombstone_until // 1000)
     assert run(read(store, forgotten), client) is None
     assert redis_masters(url).of_key(name_of(running)).pttl(name_of(running)) == -1
+
+
+def test_sweep_says_how_many_got_back_their_expiry(
+    backend: Backend, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key, client = secrets.token_bytes(32), backend.client()
+    won = run(claim(backend.store, _want(key)), client)
+    assert isinstance(won, Won)
+    assert run(settle(backend.store, won.held, Transition.COMPLETE, DONE), client)
+    redis_masters(url).of_key(name_of(key)).persist(name_of(key))
+    assert main(["sweep", "--store", url]) == 0
+    told = re.search(r"; gave back their expiry to (\d+) that had lost it", capsys.readouterr().out)
+    assert told is not None
+    assert int(told[1]) >= 1
 
 
 # ---------------------------------------------------------------- wake-ups

@@ -96,7 +96,7 @@ def _refused(boundary: Boundary, error: type[RetrysafeError], text: str) -> None
 def _settled(boundary: Boundary) -> bytes:
     with boundary.claim("key", payload="p") as claim:
         claim.result = "done"
-    return claim._required_request().key
+    return claim._require_request().key
 
 
 def test_a_result_of_a_later_codec(store: str, make: Making) -> None:
@@ -113,7 +113,7 @@ def test_a_failure_of_a_later_codec(store: str, make: Making) -> None:
     boundary = make(store, permanent=ValueError)
     with pytest.raises(ValueError, match="no"), boundary.claim("key", payload="p") as claim:
         raise ValueError("no")
-    _changing(store, claim._required_request().key)("codec_version", 2)
+    _changing(store, claim._require_request().key)("codec_version", 2)
     _refused(boundary, ResultUnreadable, "version 2")
 
 

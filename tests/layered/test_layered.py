@@ -149,7 +149,7 @@ def test_a_slow_writer_cannot_bring_back_what_was_expired(layers: Layers) -> Non
     near, truth = layers.near, layers.truth("k")
     print_ = fingerprint_of("p")
     opened = layers.boundary.entrypoint.open("k", operation=layers.boundary.name, fingerprint=print_)
-    want = opened._required_request()
+    want = opened._require_request()
     assert truth is not None
     looked = near.look(want)
     outcome = layers.boundary.claim("k", payload="p")

@@ -109,7 +109,7 @@ class World:
 
     def withdraw(self, handler: Handler[..., Any], envelope: Envelope) -> None:
         arrival = InboxAttempt(handler.setting, envelope).arrival
-        handler.letters.run(ask(handler.letters.inbox.withdrawn(arrival)))
+        handler.letters.run(ask(handler.letters.inbox.note_withdrawal(arrival)))
 
     def unfinished(self, handler: Handler[..., Any], envelope: Envelope) -> int:
         arrival = InboxAttempt(handler.setting, envelope).arrival

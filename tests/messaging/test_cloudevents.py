@@ -19,7 +19,7 @@ from retrysafe.messaging.brokers.amqp_binding import Binding, content_of, envelo
 from retrysafe.messaging.brokers.rabbitmq.consumer import RabbitMQConsumer
 from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 from retrysafe.messaging.brokers.rabbitmq.topology import declare
-from retrysafe.messaging.cloudevents import Mode, received
+from retrysafe.messaging.cloudevents import Mode, read_event
 from tests.conftest import require
 from tests.tables import each_row
 
@@ -127,7 +127,7 @@ def test_a_header_that_would_be_the_payload_is_refused() -> None:
 
 
 def of_structured(body: bytes) -> Envelope:
-    return received({"datacontenttype": "application/cloudevents+json; charset=utf-8", "id": "m-1"}, body, "q")
+    return read_event({"datacontenttype": "application/cloudevents+json; charset=utf-8", "id": "m-1"}, body, "q")
 
 
 def test_structured_data_in_base64_and_as_text() -> None:
@@ -164,4 +164,4 @@ def test_headers_under_their_own_names_never_take_an_attributes_place() -> None:
 def test_a_sequence_of_63_bits_is_carried(number: int, kept: int | None) -> None:
     """A sequence that an outbox takes, such as nanoseconds since the epoch, is of use to a consumer."""
     given = {"id": "1", "source": "/shop", "type": "t", "sequence": str(number)}
-    assert received(given, b"", "t").sequence == kept
+    assert read_event(given, b"", "t").sequence == kept

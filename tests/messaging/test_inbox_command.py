@@ -161,6 +161,24 @@ def test_messages_are_handled_once_from_the_command_line(kind: str, service: Pat
         asyncio.run(harness.remove(Place(url, name, TOPIC, GROUP, 2)))
 
 
+@pytest.mark.fault(50)
+@pytest.mark.parametrize("kind", ["kafka", "redis"])
+def test_a_group_of_its_own_replays_a_whole_topic_and_nothing_runs_again(kind: str, service: Path) -> None:
+    harness = HARNESSES[kind]
+    require(kind)
+    url, name = harness.url(service), f"replay-{service.name[-12:].replace('_', '-').strip('-')}-{kind}"
+    asyncio.run(fill(url, name))
+    for group, outcome in ((GROUP, "handled"), ("replay", "duplicate")):
+        told = [one.format(name=name, topic=TOPIC, group=group) for one in harness.group]
+        found: Counter[str] = Counter()
+        while found[outcome] < 4:
+            found.update(consumed(service, "--broker", url, *told, "--once", "5s"))
+        assert found.keys() <= {outcome, "duplicate"}
+    assert reserved(service) == [0, 1, 2, 3]
+    if harness.remove is not None:
+        asyncio.run(harness.remove(Place(url, name, TOPIC, GROUP, 2)))
+
+
 def test_a_partition_that_gives_nothing_ends_the_process_for_a_supervisor(service: Path) -> None:
     url = f"sqlite:///{service / 'broker.db'}"
     asyncio.run(broker_at(url, name="shop").declare([TOPIC], [GROUP]))

@@ -558,7 +558,7 @@ def test_a_broker_that_wants_to_be_left_alone_is(place: Place) -> None:
     assert (relay.run_once().delayed, relay.run_once().delayed) == (1, 0)
 
 
-class Answering(MemoryPublisher):
+class AwaitProbe(MemoryPublisher):
     """Says the same, whatever it is given."""
 
     def __init__(self, said: Any) -> None:
@@ -589,7 +589,7 @@ class Answering(MemoryPublisher):
 def test_all_results_of_a_publisher_are_written_down(hold: Any, said: Any, place: Place) -> None:
     """Else what has left leaves again, and again."""
     place.write(Message("a", 1, key="A"))
-    relay = place.relay(Answering(said), hold=hold, backoff_base="30d", backoff_max="30d")
+    relay = place.relay(AwaitProbe(said), hold=hold, backoff_base="30d", backoff_max="30d")
     assert relay.run_once() == Relayed(0, 1, 0)
     assert relay.run_once() == Relayed(0, 0, 0)
 

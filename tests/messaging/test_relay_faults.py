@@ -399,8 +399,8 @@ def test_a_relay_that_has_outlived_a_batch_of_a_bucket_notes_none_any_more(place
         pytest.skip("buckets are leased there")
     relay = place.relay(batch=2)
     outbox, noted = relay._setting.outbox, list[int]()
-    begun = outbox.begun
-    outbox.begun = lambda queue: noted.append(len(queue)) or begun(queue)  # type: ignore[method-assign,func-returns-value]
+    begun = outbox.note_begin
+    outbox.note_begin = lambda queue: noted.append(len(queue)) or begun(queue)  # type: ignore[method-assign,func-returns-value]
     for _ in range(2):
         place.write(*(Message("orders", n, key=str(n)) for n in range(6)))
         place.sql("UPDATE retrysafe_outbox SET bucket = 7")

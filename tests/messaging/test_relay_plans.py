@@ -240,7 +240,7 @@ def test_buckets_in_which_nothing_is_new_are_not_looked_at(place: Place) -> None
     with relay._working(relay._open()) as (setting, client):
 
         def looked() -> list[int]:
-            return run(ask(setting.outbox.waiting(0, relay._walks.passed())), client)
+            return run(ask(setting.outbox.waiting(0, relay._walks.find_passed())), client)
 
         assert looked() == [number]
         while relay._round(setting, client, Totals()):
@@ -271,7 +271,7 @@ def test_a_bucket_that_was_passed_over_is_looked_at_as_soon_as_its_destination_i
             walk = relay._walks.of(number)
             run(due(setting.outbox, number, setting.batch, 0, walk, ("big",)), client)
         for shut, found in ((("big",), []), ((), [number])):
-            assert run(ask(setting.outbox.waiting(0, relay._walks.passed(shut))), client) == found
+            assert run(ask(setting.outbox.waiting(0, relay._walks.find_passed(shut))), client) == found
 
 
 def test_one_key_with_many_messages_keeps_its_neighbours_from_nothing(place: Place) -> None:

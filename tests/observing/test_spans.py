@@ -177,7 +177,7 @@ async def test_attributes_of_an_attempts_span(works: Works, telemetry: Telemetry
         "retrysafe.operation": "charges",
         "retrysafe.effects": "keyed",
         "retrysafe.store": "sqlite",
-        "retrysafe.key": first._required_request().key[:4].hex(),
+        "retrysafe.key": first._require_request().key[:4].hex(),
         "retrysafe.attempt": first.attempt_id,
         "retrysafe.outcome": "started",
         "retrysafe.ending": "completed",

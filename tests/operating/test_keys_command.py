@@ -127,6 +127,21 @@ def test_a_list_says_when_there_is_more(shelf: Place, command: Command) -> None:
     assert said == ["1 key and more: raise --limit", "2 keys and more: raise --limit", "3 keys"]
 
 
+def test_a_list_may_begin_with_what_was_written_last(shelf: Place, command: Command) -> None:
+    for number in range(5):
+        shelf.completed(str(number))
+
+    def ages(*arguments: str) -> list[float]:
+        said = command("keys", "list", "--store", shelf.operators, "--newest", "--json", *arguments)
+        return [json.loads(line)["updated"] for line in said.out.splitlines()]
+
+    assert len(ages()) == len(set(ages())) == 5
+    assert ages() == ages("--limit", "0") == sorted(ages(), reverse=True)
+    assert ages("--limit", "2") == ages()[:2]
+    said = command("keys", "list", "--store", shelf.operators, "--newest", "--limit", "4")
+    assert said.out.splitlines()[-1] == "4 keys and more: raise --limit"
+
+
 PEAK = """
 import io, resource, sys
 from retrysafe.cli import main

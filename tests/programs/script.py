@@ -157,18 +157,18 @@ def every_path(program: StartProgram, replies: Replies) -> Iterator[Path]:
             waiting += [(*told, reply) for reply in replies(pending, len(told))]
 
 
-def _follow(steps: Program[Any], told: tuple[Any, ...]) -> tuple[Path, Asked | None]:
+def _follow(program: Program[Any], told: tuple[Any, ...]) -> tuple[Path, Asked | None]:
     asked: list[Asked] = []
     try:
-        put = next(steps)
+        put = next(program)
         for reply in told:
             asked.append(put.request)
-            put = steps.throw(reply) if isinstance(reply, Exception) else steps.send(reply)
+            put = program.throw(reply) if isinstance(reply, Exception) else program.send(reply)
     except StopIteration as stop:
         return Path(tuple(asked), told, stop.value, None), None
     except Exception as error:  # noqa: BLE001 - the outcome of this path
         return Path(tuple(asked), told, None, error), None
-    steps.close()
+    program.close()
     return Path(tuple(asked), told, None, None), put.request
 
 

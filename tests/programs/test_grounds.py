@@ -47,7 +47,7 @@ def test_a_lease_is_held_from_when_its_renewal_was_asked_for(monkeypatch: pytest
     held = HELD._replace(clocks=Clocks(lease=30_000_000, window=10**9, memory=10**9))
     lease = LeaseTerm(held, 100.0, UNOBSERVED)
     now = 128.0
-    lease.renewed({held}, asked_at=110.0)
+    lease.apply_renewal({held}, asked_at=110.0)
     now = 139.9
     assert lease.is_held()
     now = 140.0

@@ -400,11 +400,11 @@ def test_a_lease_that_cannot_be_renewed_costs_the_others_nothing() -> None:
         beats.new[lease] = lease
     beats.looks_at = now
     beats.look(now)
-    beats.answered(claims, {claims[2]}, DOWN, now)
+    beats.record_answers(claims, {claims[2]}, DOWN, now)
     assert [name for name in told[b"third"] if name != "store_request"] == []
     assert {"renewal_failed"} <= set(told[b"key"]) & set(told[b"second"])
     assert "lease_lost" not in told[b"key"] + told[b"second"], "it may not have been asked for: it is tried again"
-    beats.answered(claims, {claims[2]}, None, now)
+    beats.record_answers(claims, {claims[2]}, None, now)
     assert "lease_lost" in told[b"key"]
     assert "lease_lost" in told[b"second"]
 

@@ -253,13 +253,13 @@ def test_an_unreadable_result_is_taken_for_none_and_the_work_run_again(monkeypat
 
 @each_row("limit", ["outstanding", "rate"])
 def test_a_quota_lets_one_more_in(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    refused = memory._refused
+    refused = memory._judge_quota
 
     def generous(records: Any, allowance: Allowance, now: Micros) -> QuotaRefusal | None:
         allowed = getattr(allowance, limit)
         return refused(records, allowance._replace(**{limit: allowed + 1}), now)
 
-    monkeypatch.setattr(memory, "_refused", generous)
+    monkeypatch.setattr(memory, "_judge_quota", generous)
     first_caught(Check.QUOTA, plan=QUOTA._replace(**{"outstanding": 0, "rate": 0, limit: 2}))
 
 

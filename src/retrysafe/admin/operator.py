@@ -451,13 +451,15 @@ class Operator:
 
     # ------------------------------------------------------------ a change and its audit
 
-    def _change(self, name: str, seen: Record, after: str, steps: Program[Change], fields: Mapping[str, Any]) -> Change:
+    def _change(
+        self, name: str, seen: Record, after: str, program: Program[Change], fields: Mapping[str, Any]
+    ) -> Change:
         """Make a change between the two entries of its audit, and emit an event if it was made."""
         self._check()
         entry = {**self._entry(name, seen), **fields}
         self._write("intent", entry)
         try:
-            change = self._do(steps)
+            change = self._do(program)
         except BaseException as error:
             self._write("outcome", {**entry, "done": None, "error": type(error).__name__})
             raise
@@ -480,20 +482,20 @@ class Operator:
 
     # ------------------------------------------------------------ driving
 
-    def _look(self, steps: Program[R]) -> R:
+    def _look(self, program: Program[R]) -> R:
         """Drive a program that reads records."""
         if not self._has_schema:
             self._do(self._backend.tables.require())
             self._has_schema = True
-        return self._do(steps)
+        return self._do(program)
 
-    def _do(self, steps: Program[R]) -> R:
+    def _do(self, program: Program[R]) -> R:
         backend = self._backend
         if self._runner is None:
-            return run(steps, backend.client())
+            return run(program, backend.client())
 
         async def drive() -> R:
-            return await arun(steps, backend.aclient())
+            return await arun(program, backend.aclient())
 
         return self._runner.run(drive())
 

@@ -43,12 +43,15 @@ _IN_MEMORY = 32 << 20
 
 
 class Swept(NamedTuple):
-    """The result of one run. ``skipped``: partitions that stayed locked by others."""
+    """The result of one run. ``skipped``: partitions that stayed locked by others; ``repaired``: records that had lost
+    their expiry, on a store that has one, and got it back.
+    """
 
     removed: int
     archived: int
     seconds: float
     skipped: tuple[str, ...] = ()
+    repaired: int = 0
 
 
 class Sweeper:
@@ -230,9 +233,8 @@ class Sweeper:
 
     def _batch(self, client: Client, size: int, count: _Count) -> int:
         if self._archive is None:
-            gone = run(sweep(self._store, size), client)
-            count.removed += gone
-            return gone
+            repaired: list[int] = []
+            return count.add(run(sweep(self._store, size, repaired.append), client), sum(repaired))
         gone = 0
         records = run(forgotten(self._store, size), client)
         if records:
@@ -244,9 +246,8 @@ class Sweeper:
 
     async def _abatch(self, client: AsyncClient, size: int, count: _Count) -> int:
         if self._archive is None:
-            gone = await arun(sweep(self._store, size), client)
-            count.removed += gone
-            return gone
+            repaired: list[int] = []
+            return count.add(await arun(sweep(self._store, size, repaired.append), client), sum(repaired))
         gone = 0
         records = await arun(forgotten(self._store, size), client)
         if records:
@@ -301,7 +302,7 @@ class Sweeper:
 
     def _rest_of_rotation(self, gone: int | None, began: float, number: int) -> float:
         if gone is None:
-            return self._schedule._replace(failures=number).failed(random.random())[1]
+            return self._schedule._replace(failures=number).after_failure(random.random())[1]
         return self._rest_after(began)
 
     # ------------------------------------------------------------ in the background
@@ -365,7 +366,7 @@ class Sweeper:
 
     def _report_failure(self, error: Exception) -> float:
         self._tell("sweep_failed", error=str(error) or type(error).__name__)
-        self._schedule, rest = self._schedule.failed(random.random())
+        self._schedule, rest = self._schedule.after_failure(random.random())
         return rest
 
     def _in_child(self) -> None:
@@ -376,10 +377,9 @@ class Sweeper:
     # ------------------------------------------------------------ telling
 
     def _tell_swept(self, count: _Count) -> None:
-        if count.removed or count.archived:
-            swept = count.total()
-            seconds = round(swept.seconds, 3)
-            self._tell("swept", side=self._side, removed=swept.removed, archived=swept.archived, seconds=seconds)
+        if count.removed or count.archived or count.repaired:
+            told = {name: getattr(count, name) for name in ("removed", "archived", "repaired")}
+            self._tell("swept", side=self._side, **told, seconds=round(count.total().seconds, 3))
 
     def _tell_stranded(self, found: FoundRuns) -> None:
         if found.runs or self._has_stranded:
@@ -400,7 +400,14 @@ class _Count:
         self._began = time.monotonic()
         self.removed = 0
         self.archived = 0
+        self.repaired = 0
         self.skipped: tuple[str, ...] = ()
+
+    def add(self, removed: int, repaired: int) -> int:
+        """Count a batch, and return its size."""
+        self.removed += removed
+        self.repaired += repaired
+        return removed + repaired
 
     def took(self, seen: int) -> None:
         """Count a batch. One that is not full is the last; with batches bounded by bytes, only an empty one is."""
@@ -411,7 +418,7 @@ class _Count:
             self.size = min(self.size, max(self._left, 0))
 
     def total(self) -> Swept:
-        return Swept(self.removed, self.archived, time.monotonic() - self._began, self.skipped)
+        return Swept(self.removed, self.archived, time.monotonic() - self._began, self.skipped, self.repaired)
 
 
 def _spool() -> BinaryIO:

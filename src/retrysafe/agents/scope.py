@@ -120,7 +120,7 @@ class ToolGuard:
         arguments = Arguments(function)
         select = None if key is None else selector(key, "key", arguments.names)
         name = operation or getattr(function, "__name__", "")
-        visible = functools.cache(lambda: [each for each in arguments.names if each not in self._hidden(function)])
+        visible = functools.cache(lambda: [each for each in arguments.names if each not in self._find_hidden(function)])
 
         @contextmanager
         def calling(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[None]:
@@ -155,7 +155,7 @@ class ToolGuard:
         """Tell whether arguments of this type come from the framework, not from the model."""
         return False
 
-    def _hidden(self, function: Callable[..., Any]) -> set[str]:
+    def _find_hidden(self, function: Callable[..., Any]) -> set[str]:
         try:
             hints = typing.get_type_hints(function, include_extras=True)
         except NameError as error:

@@ -133,12 +133,12 @@ class Backend:
         else:
             await lazy.asyncio.to_thread(self.ready)
 
-    def run(self, steps: Program[R]) -> R:
+    def run(self, program: Program[R]) -> R:
         """Drive a program, outside a transaction, on a store that has been found fit for use; see `ready`."""
-        return run(steps, self.ready())
+        return run(program, self.ready())
 
-    async def arun(self, steps: Program[R]) -> R:
-        return await arun(steps, await self.aready())
+    async def arun(self, program: Program[R]) -> R:
+        return await arun(program, await self.aready())
 
     def another(self) -> Client:
         """A new client: its connections are its own where the store is given as a URL."""

@@ -73,20 +73,20 @@ class ReadThroughCache:
     async def aclose(self) -> None:
         await self._clients.aclose()
 
-    def _ask(self, steps: Program[Any]) -> Any:
+    def _ask(self, program: Program[Any]) -> Any:
         if self._clock() < self._rests_until:
             return None
         try:
-            return run(steps, self._clients.client())
+            return run(program, self._clients.client())
         except StoreUnavailable as error:
             self._rest(error)
             return None
 
-    async def _aask(self, steps: Program[Any]) -> Any:
+    async def _aask(self, program: Program[Any]) -> Any:
         if self._clock() < self._rests_until:
             return None
         try:
-            return await arun(steps, self._clients.aclient())
+            return await arun(program, self._clients.aclient())
         except StoreUnavailable as error:
             self._rest(error)
             return None

@@ -7,6 +7,7 @@ the service has it: an update with a condition expression, a filter with a pipel
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from retrysafe.backends.service_clock import Clock, Sightings
@@ -26,7 +27,7 @@ from retrysafe.protocol.records import (
 )
 from retrysafe.protocol.requests import Ask
 from retrysafe.protocol.standing import STANDING
-from retrysafe.protocol.store import Capabilities
+from retrysafe.protocol.store import Capabilities, Removal
 from retrysafe.protocol.transitions import RULES, Transition, count_started, first_claim, merge_fingerprint, state_of
 
 Document = Mapping[str, Any]
@@ -259,7 +260,7 @@ class DocumentStore:
 
     # ------------------------------------------------------------ for operators
 
-    def sweep(self, limit: int) -> Iterable[Ask[int]]:
+    def sweep(self, limit: int) -> Iterable[Ask[int] | Ask[Removal]]:
         """Do by hand what the time to live does: for a table without one, and documents that have lost theirs.
 
         It reads all documents, so it is for after a restore or a copy, not for every hour.
@@ -273,10 +274,11 @@ class DocumentStore:
             records.extend(record_of(document, self.clock()) for document in documents)
             return 0
 
-        def count(answer: Any) -> int:
+        def count(answer: Any, *, forgotten: bool) -> Removal:
             nonlocal cleared
-            cleared += self.is_done(answer)
-            return int(self.is_done(answer))
+            done = self.is_done(answer)
+            cleared += done
+            return Removal(done and forgotten, done and not forgotten)
 
         while True:
             records.clear()
@@ -285,7 +287,8 @@ class DocumentStore:
             for record in records:
                 if cleared >= limit:
                     return
-                yield Ask(self.render(self._clear(record)), count)
+                write = self._clear(record)
+                yield Ask(self.render(write), partial(count, forgotten=write.sets is None))
             if start is None:
                 return
 

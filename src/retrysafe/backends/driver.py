@@ -36,7 +36,7 @@ class _Refusals:
         now = time.monotonic()
         if self._request is not request:
             self._request, self._retries = request, RetrySchedule(self._backoff, now + self._patience)
-        retries, self._retries = self._retries, self._retries.tried()
+        retries, self._retries = self._retries, self._retries.after_try()
         return retries.next_pause(now, lazy.random.random())
 
 

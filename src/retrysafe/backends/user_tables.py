@@ -6,7 +6,7 @@ A table renders its own name and its columns, and converts values as its library
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from retrysafe.errors import ConfigurationError
@@ -118,12 +118,10 @@ class DjangoTable(UserTable):
 
 def _member(found: Any, name: str) -> Any:
     if name not in found:
-        raise ConfigurationError(f"The table has no column {name!r}, but {_list(found.keys())}. Nothing was sent.")
+        raise ConfigurationError(
+            f"The table has no column {name!r}, but {', '.join(sorted(found.keys()))}. Nothing was sent."
+        )
     return found[name]
-
-
-def _list(names: Collection[str]) -> str:
-    return ", ".join(sorted(names))
 
 
 def user_table(table: Any, kind: str, tx: Any) -> UserTable:

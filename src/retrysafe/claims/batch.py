@@ -30,7 +30,7 @@ class BatchClaim:
         attempt = requests[0].attempt
         self.decisions: dict[bytes, Decision] = {}
         self.result: Any = None
-        """The stored result of each key."""
+        """The one result that is stored for every key."""
         self.operation = operation
         self._settings = settings
         self._requests = [request._replace(attempt=attempt) for request in requests]

@@ -89,7 +89,7 @@ class Reaction(Enum):
 Met = float | Record | Reaction | None
 
 
-class Answering(NamedTuple):
+class AwaitProbe(NamedTuple):
     """The answer of a probe that is a coroutine function."""
 
     answer: Awaitable[Any]
@@ -203,7 +203,7 @@ class Claim(Generic[Result, Tx]):
     @property
     def token(self) -> int:
         """The fencing token: higher for every later attempt. Hand it to what can refuse older ones."""
-        self._required_request()
+        self._require_request()
         if self._held is None:
             raise ConfigurationError("This attempt does not hold its key: it is a replay, or has not been entered.")
         return self._held.ownership.token
@@ -211,7 +211,7 @@ class Claim(Generic[Result, Tx]):
     @property
     def attempt_id(self) -> str:
         """This attempt's own id."""
-        return self._required_request().attempt
+        return self._require_request().attempt
 
     @property
     def tx(self) -> Tx:
@@ -229,7 +229,7 @@ class Claim(Generic[Result, Tx]):
 
         A UUID in the shape of version 4: 36 characters, which every provider takes.
         """
-        return keys.derive(self._settings.secret, self._required_request().key, name)
+        return keys.derive(self._settings.secret, self._require_request().key, name)
 
     def fail(self, error: BaseException) -> None:
         """Declare that the operation failed for good: the failure is stored and replayed.
@@ -350,7 +350,7 @@ class Claim(Generic[Result, Tx]):
             from retrysafe.claims.steps import ClaimSteps
 
             self._refuse_outside()
-            self._course = ClaimSteps(self, self._required_request(), self._won)
+            self._course = ClaimSteps(self, self._require_request(), self._won)
         return self._course
 
     def ensure_held(self) -> None:
@@ -421,12 +421,12 @@ class Claim(Generic[Result, Tx]):
                 self._claimed_at = heartbeat.clock()
                 met = self._react(mode.claim(request))
             if met is not None:
-                steps = self._go_on(met)
+                program = self._go_on(met)
                 try:
-                    while (pause := self._drive(steps)) is not None:
-                        backend.wait(self._required_request().key, pause)
+                    while (pause := self._drive(program)) is not None:
+                        backend.wait(self._require_request().key, pause)
                 finally:
-                    steps.close()
+                    program.close()
             held = self._held
             if held is not None and self.renewed and not held.ownership.transactional:
                 beat: Any = backend.companions().get(heartbeat.ThreadHeartbeat) or heartbeat.for_thread(backend)
@@ -445,7 +445,7 @@ class Claim(Generic[Result, Tx]):
         try:
             met: Met = Reaction.ASK
             if (mode := self._plain_mode()) is not None:
-                met = self._react(await self._aclaim(mode, self._required_request()))
+                met = self._react(await self._aclaim(mode, self._require_request()))
             if met is not None:
                 await self._adrive(self._go_on(met))
             held = self._held
@@ -468,10 +468,10 @@ class Claim(Generic[Result, Tx]):
         if self._entered:
             raise self._second_entry()
         self._entered = True
-        backend, steps = self._settings.backend, self._go_on(Reaction.ASK)
+        backend, program = self._settings.backend, self._go_on(Reaction.ASK)
         try:
-            while (pause := await in_thread(functools.partial(self._drive, steps))) is not None:
-                await backend.await_(self._required_request().key, pause)
+            while (pause := await in_thread(functools.partial(self._drive, program))) is not None:
+                await backend.await_(self._require_request().key, pause)
             held = self._held
             if held is not None and self.renewed and not held.ownership.transactional:
                 held.heartbeat = heartbeat.for_thread(backend)
@@ -481,7 +481,7 @@ class Claim(Generic[Result, Tx]):
             await in_thread(functools.partial(self._abandon, error))
             raise
         finally:
-            steps.close()
+            program.close()
 
     def _plain_mode(self) -> ClaimMode | None:
         """Begin an attempt that nothing has to be asked of before its claim; None if `_go_on` has to begin it."""
@@ -501,7 +501,7 @@ class Claim(Generic[Result, Tx]):
         """Enter from where the first answer of the store leads: ask, wait, probe and renew as long as it takes.
 
         A driver does what is yielded, and sends back the result: a request is claimed, a backend compared with ours, an
-        `Answering` awaited, a number of seconds waited for, and steps are put to the store.
+        `AwaitProbe` awaited, a number of seconds waited for, and steps are put to the store.
         """
         try:
             if met is Reaction.ASK:
@@ -540,7 +540,7 @@ class Claim(Generic[Result, Tx]):
         return (yield from self._claim())
 
     def _claim(self) -> Entering[Met]:
-        request = self._required_request()
+        request = self._require_request()
         self._claimed_at = heartbeat.clock()
         with Timing(self._events, "claim"):
             outcome: ClaimResult = yield request
@@ -551,7 +551,7 @@ class Claim(Generic[Result, Tx]):
         held = self._held
         assert held is not None
         asked_at = heartbeat.clock()
-        held.renewed((yield renew(self._settings.backend.store, [held.ownership])), asked_at)
+        held.apply_renewal((yield renew(self._settings.backend.store, [held.ownership])), asked_at)
         held.refuse_ended()
 
     def _mode_inside(self, key: bytes) -> ClaimMode:
@@ -577,18 +577,18 @@ class Claim(Generic[Result, Tx]):
 
     # ------------------------------------------------------------ the drivers of entering
 
-    def _drive(self, steps: Entering[None]) -> float | None:
+    def _drive(self, program: Entering[None]) -> float | None:
         """Do what entering asks for, up to a wait, whose seconds are returned; None when it has come to its end."""
         answer: Any = None
         failure: BaseException | None = None
         while True:
             try:
-                asked = steps.send(answer) if failure is None else steps.throw(failure)
+                asked = program.send(answer) if failure is None else program.throw(failure)
             except StopIteration:
                 return None
             if isinstance(asked, float):
                 return asked
-            if isinstance(asked, Answering):
+            if isinstance(asked, AwaitProbe):
                 if (close := getattr(asked.answer, "close", None)) is not None:
                     close()
                 raise ConfigurationError(
@@ -609,13 +609,13 @@ class Claim(Generic[Result, Tx]):
             return mode.claim(asked)
         return run(asked, mode.executor())
 
-    async def _adrive(self, steps: Entering[None]) -> None:
+    async def _adrive(self, program: Entering[None]) -> None:
         """Do what entering asks for, to its end."""
         answer: Any = None
         failure: BaseException | None = None
         try:
             while True:
-                asked = steps.send(answer) if failure is None else steps.throw(failure)
+                asked = program.send(answer) if failure is None else program.throw(failure)
                 answer = failure = None
                 try:
                     answer = await self._ado(asked)
@@ -627,10 +627,10 @@ class Claim(Generic[Result, Tx]):
     async def _ado(self, asked: Any) -> Any:
         mode, backend = self._mode, self._settings.backend
         if isinstance(asked, float):
-            return await backend.await_(self._required_request().key, asked)
+            return await backend.await_(self._require_request().key, asked)
         if isinstance(asked, Backend):
             return await backend.database.acompare(asked.database)
-        if isinstance(asked, Answering):
+        if isinstance(asked, AwaitProbe):
             return await asked.answer
         assert mode is not None
         if isinstance(asked, ClaimRequest):
@@ -656,9 +656,9 @@ class Claim(Generic[Result, Tx]):
                 self._signalling().not_executed = True
                 self._held.end(self._signals, None, None, error)
         except BaseException as raised:
-            self._over(raised)
+            self._end_failed(raised)
             raise
-        self._over(error)
+        self._end_failed(error)
 
     async def _aabandon(self, error: BaseException) -> None:
         try:
@@ -666,9 +666,9 @@ class Claim(Generic[Result, Tx]):
                 self._signalling().not_executed = True
                 await self._aend(self._held, error)
         except BaseException as raised:
-            self._over(raised)
+            self._end_failed(raised)
             raise
-        self._over(error)
+        self._end_failed(error)
 
     def _second_entry(self) -> RetrysafeError:
         return self._sign(ConfigurationError("A claim can be entered only once; make a new one with .claim()."))
@@ -718,13 +718,13 @@ class Claim(Generic[Result, Tx]):
 
     def _probe(self, record: Record) -> Entering[None]:
         """Ask the user's probe, and settle the record by its answer."""
-        settings, request = self._settings, self._required_request()
+        settings, request = self._settings, self._require_request()
         assert settings.probe is not None
         self._signals = NO_SIGNALS
         try:
             answer = settings.probe(self)
             if hasattr(answer, "__await__"):
-                yield Answering(answer)
+                yield AwaitProbe(answer)
         except Exception as error:
             raise OutcomeUnknown(f"The probe failed: {error!r}") from error
         signals, self._signals = self._signals, NO_SIGNALS
@@ -756,7 +756,7 @@ class Claim(Generic[Result, Tx]):
             if self._course is not None:
                 self._course.finish(given, error)
         except BaseException as raised:
-            self._over(raised)
+            self._end_failed(raised)
             raise
         if self._events.detailed:
             self._events.close(error)
@@ -776,7 +776,7 @@ class Claim(Generic[Result, Tx]):
             if self._course is not None:
                 await self._course.afinish(given, error)
         except BaseException as raised:
-            self._over(raised)
+            self._end_failed(raised)
             raise
         if self._events.detailed:
             self._events.close(error)
@@ -791,8 +791,8 @@ class Claim(Generic[Result, Tx]):
         if cancelled is not None:
             raise cancelled
 
-    def _over(self, error: BaseException) -> None:
-        """The attempt ends by an error of ours or of the work."""
+    def _end_failed(self, error: BaseException) -> None:
+        """End the attempt by an error, be it one of ours or of the work."""
         if self._held is not None:
             self._held.let_go()
         if self._mode is not None:
@@ -844,7 +844,7 @@ class Claim(Generic[Result, Tx]):
             self._signals = HandlerSignals()
         return self._signals
 
-    def _required_request(self) -> ClaimRequest:
+    def _require_request(self) -> ClaimRequest:
         if self._request is None:
             raise ConfigurationError(
                 "The operation runs without a key (on_missing='pass'), so this attribute does not exist."

@@ -272,7 +272,7 @@ def _wrap_sync(guarded: Guarded) -> Callable[..., Any]:
 
 
 def refuse_unfinished(claim: Claim, value: Any, *, ran: bool = False) -> Any:
-    """A function that returns an awaitable or a generator has not done its work, and nobody here would.
+    """A function that returns an awaitable or a generator has not done its work, which nothing here would.
 
     Of what has not begun there is no effect, unless the function itself ``ran``. What may have begun, such as a task,
     goes on: it counts as an effect that happened, so that the key does not become free beneath it.

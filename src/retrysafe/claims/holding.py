@@ -19,7 +19,7 @@ from retrysafe.protocol.records import Clocks, Duration, Key
 
 OPERATION = "retrysafe.lease"
 _KEPT = round(LONGEST * 1e6)
-"""Microseconds for which the record is kept when nobody holds the lease.
+"""Microseconds for which the record is kept when the lease is free.
 
 A new record begins with a token from the clock of the store. If the old one was forgotten, and that clock has been set
 back or the token was taken while it was ahead, the next holder would get a lower token and be refused everywhere.

@@ -121,7 +121,7 @@ class Namesake(Protocol):
     @property
     def closed(self) -> bool: ...
 
-    def shared_settings(self) -> Mapping[str, object]:
+    def list_shared_settings(self) -> Mapping[str, object]:
         """The settings that two boundaries of a name must have in common, unless they are shared."""
         ...
 
@@ -143,7 +143,7 @@ def enter(made: Namesake) -> None:
     for one in _others(made):
         if one.shared and made.shared:
             continue
-        ours, theirs = made.shared_settings(), one.shared_settings()
+        ours, theirs = made.list_shared_settings(), one.list_shared_settings()
         differing = ", ".join(f"{name}=" for name in ours if ours[name] != theirs[name])
         if differing or one.origin != made.origin:
             harm = f"with another {differing}: both would claim the same keys, and promise something else of them"

@@ -92,7 +92,7 @@ class LeaseTerm:
         """Tell whether the lease is certainly still held."""
         return not self.lost and clock() < self.until
 
-    def renewed(self, kept: set[Ownership], asked_at: float) -> None:
+    def apply_renewal(self, kept: set[Ownership], asked_at: float) -> None:
         """Process the answer to a renewal that was asked for at ``asked_at``."""
         seconds = round(clock() - asked_at, 6)
         if self.ownership in kept:
@@ -151,10 +151,10 @@ class _Schedule:
         self.looks_at = _NEVER
 
     def arrange_look(self, lease: LeaseTerm) -> None:
-        """Arrange a look in time for ``lease``; `arranged` records it once the timer or thread is sure to run."""
+        """Arrange a look in time for ``lease``; `confirm_look` records it once the timer or thread is sure to run."""
         self.looks_at = min(self.looks_at, clock() + lease.seconds / LOOKS_PER_LEASE)
 
-    def arranged(self, lease: LeaseTerm) -> None:
+    def confirm_look(self, lease: LeaseTerm) -> None:
         """Record that a look is arranged for ``lease``, and so for every lease that is no shorter."""
         self.shortest = min(self.shortest, lease.seconds)
 
@@ -193,7 +193,9 @@ class _Schedule:
         upcoming = self.beats.next_due()
         return self.looks_at if upcoming is None else min(upcoming, self.looks_at)
 
-    def answered(self, due: list[Ownership], kept: set[Ownership], failure: Exception | None, asked_at: float) -> None:
+    def record_answers(
+        self, due: list[Ownership], kept: set[Ownership], failure: Exception | None, asked_at: float
+    ) -> None:
         """Apply the answers to a round of renewals.
 
         A lease that was not kept is lost, unless some renewals failed: its own may have been among them. A failed
@@ -201,7 +203,7 @@ class _Schedule:
         """
         for lease in self._still_wanted(due):
             if lease.ownership in kept or failure is None:
-                lease.renewed(kept, asked_at)
+                lease.apply_renewal(kept, asked_at)
                 if lease.ownership not in kept:
                     self.drop(lease)
                 continue
@@ -260,7 +262,7 @@ class ThreadHeartbeat:
             with self._changed:
                 schedule.arrange_look(lease)
                 self._wake()
-                schedule.arranged(lease)
+                schedule.confirm_look(lease)
 
     def drop(self, lease: LeaseTerm) -> None:
         """Stop renewing ``lease``."""
@@ -343,7 +345,7 @@ class ThreadHeartbeat:
             except Exception as error:  # noqa: BLE001 - one lease must not end by what happens to another
                 failure = error
         with self._changed:
-            self._schedule.answered(due, kept, failure, asked_at)
+            self._schedule.record_answers(due, kept, failure, asked_at)
 
     def _try(self, outcome: Deferred, put: Put) -> bool:
         """Put the outcome once more; whether the store answered."""
@@ -397,7 +399,7 @@ class LoopHeartbeat:
         if lease.seconds < schedule.shortest:
             schedule.arrange_look(lease)
             self._set_timer()
-            schedule.arranged(lease)
+            schedule.confirm_look(lease)
 
     def drop(self, lease: LeaseTerm) -> None:
         """Stop renewing ``lease``."""
@@ -453,7 +455,7 @@ class LoopHeartbeat:
         except Exception as error:  # noqa: BLE001 - a heartbeat must not end by what happens to one beat
             failure = error
         finally:
-            self._schedule.answered(due, kept, failure, asked_at)
+            self._schedule.record_answers(due, kept, failure, asked_at)
 
     def _end_beat(self, beat: asyncio.Task[None]) -> None:
         """Go on after a beat, also after one that was cancelled, maybe before it began, with all tasks of the loop."""

@@ -310,12 +310,12 @@ class OwnTransaction:
         opened: ClaimedBatch = restarting(lambda: self._begin(open_many(self._store, requests)))
         return opened
 
-    def _begin(self, steps: Program[Any]) -> Any:
-        """Borrow a connection, and run the steps that begin a transaction on it."""
+    def _begin(self, program: Program[Any]) -> Any:
+        """Borrow a connection, and run the program that begins a transaction on it."""
         self._lending = self._backend.ready().transaction()
         self._opened = self._lending.__enter__()
         try:
-            return run(steps, self._opened.execute)
+            return run(program, self._opened.execute)
         except BaseException as error:
             self.give_back(error)
             raise
@@ -342,12 +342,12 @@ class OwnTransaction:
         opened: ClaimedBatch = await arestarting(lambda: self._abegin(open_many(self._store, requests)))
         return opened
 
-    async def _abegin(self, steps: Program[Any]) -> Any:
+    async def _abegin(self, program: Program[Any]) -> Any:
         client = await self._backend.aready()
         self._lending = client.transaction()
         self._opened = await self._lending.__aenter__()
         try:
-            return await arun(steps, self._opened.execute)
+            return await arun(program, self._opened.execute)
         except BaseException:
             await self.agive_back()
             raise
@@ -402,19 +402,19 @@ class OwnTransaction:
             await arun(doubt_many(self._store, held), self.aexecutor())
         return done
 
-    def _end(self, steps: Program[Any]) -> Any:
-        """Run the steps that end the transaction, and return the connection."""
+    def _end(self, program: Program[Any]) -> Any:
+        """Run the program that ends the transaction, and return the connection."""
         try:
-            done = run(steps, self._opened.execute)
+            done = run(program, self._opened.execute)
         except BaseException as error:
             self.give_back(error)
             raise
         self.give_back()
         return done
 
-    async def _aend(self, steps: Program[Any]) -> Any:
+    async def _aend(self, program: Program[Any]) -> Any:
         try:
-            return await arun(steps, self._opened.execute)
+            return await arun(program, self._opened.execute)
         finally:
             await self.agive_back()
 

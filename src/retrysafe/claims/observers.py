@@ -130,8 +130,8 @@ EVENTS: dict[str, EventSpec] = {
     ),
     "swept": EventSpec(
         INFO,
-        "a sweeper removed records whose memory had ended, or kept messages",
-        ("side", "removed", "archived", "seconds"),
+        "a sweeper removed records whose memory had ended, or kept messages, or gave records back their lost expiry",
+        ("side", "removed", "archived", "repaired", "seconds"),
     ),
     "runs_stranded": EventSpec(
         WARNING,

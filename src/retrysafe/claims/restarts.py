@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 from retrysafe import lazy
 from retrysafe.claims.claim import Claim
 from retrysafe.errors import RetryTransaction
-
-if TYPE_CHECKING:
-    pass
 
 
 def restarting(make: Callable[[], Claim], attempt: Callable[[Claim], None]) -> Claim:

@@ -58,10 +58,9 @@ def layered(fast: Any, truth: Any, *, name: str, at_most: Duration = "1h") -> La
 
     ``fast`` is a Redis URL or client, ``truth`` anything else that ``store=`` takes. ``name`` is the truth's: the same
     in every process that uses this truth, and never that of another database behind the same Redis, whose results
-    would be taken for this one's. Whatever happens to the fast one
-    (a flush, a failover, a partition) costs time only. A result is served from it until the window ends, and for
-    ``at_most`` after an operator has expired the key while the fast one could not be reached. Claims with ``tx=`` do
-    not ask it: they are in the database already.
+    would be taken for this one's. Whatever happens to the fast one (a flush, a failover, a partition) costs time only.
+    A result is served from it until the window ends, and for ``at_most`` after an operator has expired the key while
+    the fast one could not be reached. Claims with ``tx=`` do not ask it: they are in the database already.
     """
     if not keys.check_name(name, "name"):
         raise ConfigurationError("layered(): name= is empty; name the truth, such as 'shop production'.")

@@ -36,7 +36,7 @@ class StepOptions(TypedDict, total=False):
 
 
 class Step:
-    """One attempt at a step, for ``with`` and ``async with``: a claim inside a claim, with a claim's words."""
+    """One attempt at a step, for ``with`` and ``async with``."""
 
     _replayed = False
     _result: Any = None

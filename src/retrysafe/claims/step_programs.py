@@ -10,7 +10,7 @@ from retrysafe.backends.driver import arun, run
 from retrysafe.cancellation import run_to_completion
 from retrysafe.claims.context import ClaimContext
 from retrysafe.errors import ConfigurationError
-from retrysafe.protocol.requests import Ask, Program, as_it_is
+from retrysafe.protocol.requests import Ask, Program
 
 if TYPE_CHECKING:
     from retrysafe.backends.backend import Backend
@@ -32,7 +32,7 @@ class Retreat(BaseException):
 
 def call(step: Enclosing, function: Callable[..., Any], *args: Any) -> Program[Any]:
     """Call a function of the user's, whose errors are no answers of the store, to be asked again."""
-    value, error = yield Ask(Call(step, function, args), as_it_is)
+    value, error = yield Ask(Call(step, function, args), _as_it_is)
     if error is not None:
         raise error
     return value
@@ -108,6 +108,10 @@ def refuse_awaitable(value: Any) -> Any:
         "A function of a step returned an awaitable, whose work is not done. In async code give a coroutine function "
         "and await the step, or write 'async with'."
     )
+
+
+def _as_it_is(answer: Any) -> Any:
+    return answer
 
 
 class _Inside:

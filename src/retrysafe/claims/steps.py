@@ -3,8 +3,7 @@
 `ClaimSteps` has what an attempt knows of its steps: the rows of earlier attempts, read once and only if there were any,
 the steps that it has asked for, and the compensations that it has registered. `Step` is one of them, with the words of
 a claim. What either does is a program, which the driver of its colour performs: it asks the store, or in the caller's
-transaction, and calls functions of the user's. The rules are in
-`retrysafe.protocol.steps.MEETS`.
+transaction, and calls functions of the user's. The rules are in `retrysafe.protocol.steps.MEETS`.
 
 How a run goes back
 -------------------

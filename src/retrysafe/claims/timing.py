@@ -1,4 +1,4 @@
-"""The time that the store takes to answer, from asking, with the wait for a connection and a commit, to the answer."""
+"""Times a store request, from asking to the answer, waits for a connection and commits included."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def checks_snapshot(settings: BoundarySettings) -> bool:
 
 
 def snapshot(settings: BoundarySettings) -> Program[str | None]:
-    """The isolation level at which who waits in a transaction never sees what was committed, if that is the level."""
+    """The isolation level, if a waiting duplicate cannot see the other's commit under it; else None."""
     store: Any = settings.backend.store
     return find_frozen_snapshot(store)
 

@@ -9,9 +9,11 @@ another state; 2 if the command could not be carried out.
 from __future__ import annotations
 
 import argparse
+import heapq
 import sys
 from collections import Counter
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, get_args
 
@@ -72,6 +74,7 @@ def _add_list(verbs: Any) -> None:
     )
     add_option(parser, "--hash HEX", "only keys whose hash begins with these digits (as in the log)")
     _add_times(parser)
+    add_option(parser, "--newest", "the last written first: reads all keys that the other options select")
     add_option(parser, "--count", f"only count them, among {MOST_COUNTED} keys at most")
     add_option(parser, "--limit N", "how many at most (default: 100; 0: all)", 100)
 
@@ -205,6 +208,9 @@ def run_list(options: argparse.Namespace) -> int:
         if options.count:
             return _show_count(operator.count(wanted), options)
         found = operator.each(wanted)
+        if options.newest:
+            most = options.limit + 1 if options.limit else sys.maxsize
+            found = iter(heapq.nlargest(most, found, key=attrgetter("updated")))
         count = 0
         chosen = islice(found, options.limit or None)
         while page := list(islice(chosen, PAGE)):

@@ -113,7 +113,7 @@ class _Total:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self.removed = self.archived = 0
+        self.removed = self.archived = self.repaired = 0
         self.seconds = 0.0
         self.skipped: tuple[str, ...] = ()
 
@@ -122,6 +122,7 @@ class _Total:
         if event.name == "swept":
             self.removed += fields["removed"]
             self.archived += fields["archived"]
+            self.repaired += fields["repaired"]
             self.seconds += fields["seconds"]
         else:
             _complain(f"{fields['error']} (retrying)")
@@ -132,4 +133,5 @@ class _Total:
     def as_text(self) -> str:
         archived = f"archived {self.archived} and " if self.archived else ""
         locked = f"; skipped, because in use: {', '.join(self.skipped)}" if self.skipped else ""
-        return f"{archived}removed {self.removed} {self._what} in {self.seconds:.1f} s{locked}"
+        repaired = f"; gave back their expiry to {self.repaired} that had lost it" if self.repaired else ""
+        return f"{archived}removed {self.removed} {self._what} in {self.seconds:.1f} s{repaired}{locked}"

@@ -102,4 +102,4 @@ def _differing(outer: Guard, inner: Guard) -> set[str]:
     options = {
         name for name in set(Policy._fields) - _MAY_DIFFER if getattr(outer.policy, name) != getattr(inner.policy, name)
     }
-    return options | set(inner.boundary.entrypoint.ignored_settings(outer.boundary.entrypoint))
+    return options | set(inner.boundary.entrypoint.find_ignored_settings(outer.boundary.entrypoint))

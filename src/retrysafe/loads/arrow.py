@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.loads.work import Mark, Merge, Work, judged
+from retrysafe.loads.work import Mark, Merge, Work, may_publish
 
 _TRIES = 5
 
@@ -27,7 +27,7 @@ class Lake:
         """A table as it is now."""
         raise NotImplementedError
 
-    def found(self, table: Any, part: str) -> Mark | None:
+    def find(self, table: Any, part: str) -> Mark | None:
         """The mark of a part in what was opened."""
         raise NotImplementedError
 
@@ -41,15 +41,15 @@ class Lake:
 
     def look(self, table: str, part: str) -> Mark | None:
         """The mark of the last load of a part."""
-        return self.found(self.open(table), part)
+        return self.find(self.open(table), part)
 
     def publish(self, work: Work) -> int:
         """Write rows and mark in one commit, unless a later run has."""
         data: Any = None
         for _ in range(_TRIES):
             table = self.open(work.table)
-            found = self.found(table, work.part)
-            if not judged(found, work.mark):
+            found = self.find(table, work.part)
+            if not may_publish(found, work.mark):
                 return found.counted if found else 0
             if data is None:
                 data = _arrow(work, self.schema(table))

@@ -34,7 +34,7 @@ class DeltaTarget(Lake):
     def schema(self, table: DeltaTable) -> Any:
         return pa.schema(table.schema().to_arrow())
 
-    def found(self, table: DeltaTable, part: str) -> Mark | None:
+    def find(self, table: DeltaTable, part: str) -> Mark | None:
         version = table.transaction_version(_app(part))
         if version is None:
             return None

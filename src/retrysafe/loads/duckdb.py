@@ -50,16 +50,16 @@ class _Writing(Writing):
         """The one of the transaction: a new one would begin another."""
         return self.tx
 
-    def inserted(self, sql: str, args: tuple[Any, ...]) -> int:
+    def insert(self, sql: str, args: tuple[Any, ...]) -> int:
         return int(self.tx.execute(sql, args).fetchall()[0][0])
 
-    def copied(self, into: str, width: int, rows: Iterator[tuple[Any, ...]]) -> int:
+    def copy(self, into: str, width: int, rows: Iterator[tuple[Any, ...]]) -> int:
         """Write rows as Arrow tables: one by one they would take a thousand times as long."""
         counted = 0
         while some := list(islice(rows, _AT_ONCE)):
             columns = [pa.array(column) for column in zip(*some, strict=True)]
             self.tx.register("retrysafe_rows", pa.table(columns, [f"c{i}" for i in range(width)]))
-            counted += self.inserted(f"INSERT INTO {into} SELECT * FROM retrysafe_rows", ())
+            counted += self.insert(f"INSERT INTO {into} SELECT * FROM retrysafe_rows", ())
         return counted
 
 

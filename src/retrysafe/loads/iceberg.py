@@ -15,7 +15,7 @@ from pyiceberg.expressions import AlwaysTrue, EqualTo
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.loads.arrow import Lake, mark_of, text_of
-from retrysafe.loads.work import Mark, Work, judged
+from retrysafe.loads.work import Mark, Work, may_publish
 
 _REPEATS = ("commit.retry.num-retries", "commit.retry.total-timeout-ms")
 """The properties of a table that allow PyIceberg's repeat."""
@@ -46,7 +46,7 @@ class IcebergTarget(Lake):
     def schema(self, table: Any) -> Any:
         return table.schema().as_arrow()
 
-    def found(self, table: Any, part: str) -> Mark | None:
+    def find(self, table: Any, part: str) -> Mark | None:
         return mark_of(table.properties.get(_property(part)))
 
     def write(self, table: Any, data: Any, work: Work) -> None:
@@ -54,7 +54,7 @@ class IcebergTarget(Lake):
 
         def refresh() -> Any:
             reload()
-            if not judged(self.found(table, work.part), work.mark):
+            if not may_publish(self.find(table, work.part), work.mark):
                 raise _Landed
             return table
 

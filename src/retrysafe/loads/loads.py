@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from retrysafe.errors import ConfigurationError, StaleToken, StoreUnavailable
 from retrysafe.loads.targets import target_of
-from retrysafe.loads.work import Bound, Mark, Strategy, Window, Work, judged, part_of, read, written
+from retrysafe.loads.work import Bound, Mark, Strategy, Window, Work, may_publish, part_of, read, text_of_bound
 from retrysafe.protocol import keys
 from retrysafe.protocol.durations import seconds
 from retrysafe.protocol.records import Duration
@@ -98,7 +98,7 @@ class Loads:
         name = strategy if isinstance(strategy, str) else "merge"
         self._refuse(name, by, partition, version, window, rows)
         part = f"run {run}" if name == "append_once" and window is None else part_of(by, partition)
-        mark = Mark(0, run, 0, version, None if window is None else written(window.high))
+        mark = Mark(0, run, 0, version, None if window is None else text_of_bound(window.high))
         work = Work(
             table,
             keys.check_name(part if window is None else _OF_WINDOW, "partition"),
@@ -126,7 +126,7 @@ class Loads:
         ``upto`` is what the source calls complete, never the time of now: rows that are committed late would be
         missed. With ``overlap`` the window begins earlier by a duration, or by a number; load it with a `Merge`.
         """
-        written(upto)
+        text_of_bound(upto)
         last = self._target.look(table, _OF_WINDOW)
         if last is None or last.high is None:
             return Window(None, upto)
@@ -158,7 +158,7 @@ class Loads:
             counted = self._target.publish(work)
         except StoreUnavailable:
             found = self._target.look(work.table, work.part)
-            if found is None or judged(found, mark):
+            if found is None or may_publish(found, mark):
                 raise
             counted = found.counted
         return Load(counted, work.mark.fence, work.mark.run, None if last is None else last.run)

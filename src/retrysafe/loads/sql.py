@@ -14,7 +14,7 @@ from retrysafe.backends.registry import connect
 from retrysafe.backends.sql.drivers.base import wants_restart
 from retrysafe.backends.user_tables import UserTable
 from retrysafe.errors import ConfigurationError, RetryTransaction
-from retrysafe.loads.work import Mark, Merge, Work, judged, part_of
+from retrysafe.loads.work import Mark, Merge, Work, may_publish, part_of
 from retrysafe.protocol.client import AfterCommit
 from retrysafe.protocol.requests import Ask, Program, Query, Rows, ask
 
@@ -43,18 +43,18 @@ class Writing:
 
     def write(self) -> int:
         work = self.work
-        counted = self._merge(work.strategy) if isinstance(work.strategy, Merge) else self._replaced()
+        counted = self._merge(work.strategy) if isinstance(work.strategy, Merge) else self._replace_part()
         if work.check is not None and work.check(self.tx) is False:
             raise ValueError(f"check= refused run {work.mark.run!r} of {work.table}. Nothing was loaded.")
         return counted
 
-    def _replaced(self) -> int:
+    def _replace_part(self) -> int:
         work = self.work
         if work.strategy == "append_once":
-            return self._filled(self._into)[0]
+            return self._fill(self._into)[0]
         whole = "" if work.by is None else f" WHERE {self._names.quoted(work.by)} = :part"
         self._do(f"DELETE FROM {self._into}{whole}", part=work.partition)
-        counted, _ = self._filled(self._into)
+        counted, _ = self._fill(self._into)
         if work.by is not None and not self._belong:
             [(found,)] = self._do(f"SELECT count(*) FROM {self._into}{whole}", part=work.partition).rows
             if found != counted:
@@ -74,7 +74,7 @@ class Writing:
         drop = f"DROP {'TEMPORARY ' if self._kind == 'mysql' else ''}TABLE IF EXISTS {stage}"
         self._do(drop)
         self._do(f"CREATE TEMPORARY TABLE {stage} AS SELECT * FROM {self._into} WHERE 1 = 0")
-        counted, given = self._filled(stage)
+        counted, given = self._fill(stage)
         names = [quoted(name) for name in given]
         newer = None if merge.newer is None else quoted(merge.newer)
         self._refuse_keys(stage, key, unique=newer is None)
@@ -114,7 +114,7 @@ class Writing:
 
     # ------------------------------------------------------------ rows
 
-    def _filled(self, into: str) -> tuple[int, list[str]]:
+    def _fill(self, into: str) -> tuple[int, list[str]]:
         """Write the rows of the load into a table; return how many they are, and their columns."""
         rows, tag = self._rows, self.work.tag
         tagged = () if tag is None else (self.work.tagged,)
@@ -126,12 +126,12 @@ class Writing:
             names = [*others, *([] if tag is None else [tag])]
             text = rows if self.mark == "?" or not tagged else rows.replace("%", "%%")
             more = f", {self.mark}" * len(tagged)
-            sql = f"INSERT INTO {into} ({self._listed(names)}) SELECT q.*{more} FROM ({text}) AS q"
-            return self.inserted(sql, tagged), names
+            sql = f"INSERT INTO {into} ({self._list(names)}) SELECT q.*{more} FROM ({text}) AS q"
+            return self.insert(sql, tagged), names
         given, tuples = _tuples(rows)
         names = [*(given or others), *([] if tag is None else [tag])]
         by = names.index(self.work.by) if self.work.by in names else None
-        return self.copied(f"{into} ({self._listed(names)})", len(names), self._tag(tuples, tagged, by)), names
+        return self.copy(f"{into} ({self._list(names)})", len(names), self._tag(tuples, tagged, by)), names
 
     def _tag(self, rows: Iterator[Sequence[Any]], tagged: tuple[str, ...], by: int | None) -> Iterator[tuple[Any, ...]]:
         """The rows with their tag; find out whether all belong to the partition, which else the database is asked."""
@@ -143,13 +143,13 @@ class Writing:
             yield tuple(row) + tagged
         self._belong = belong
 
-    def inserted(self, sql: str, args: tuple[Any, ...]) -> int:
+    def insert(self, sql: str, args: tuple[Any, ...]) -> int:
         """Perform an INSERT of the user's rows; return their number."""
         cursor = self.cursor()
         cursor.execute(sql, args)
         return int(cursor.rowcount)
 
-    def copied(self, into: str, width: int, rows: Iterator[tuple[Any, ...]]) -> int:
+    def copy(self, into: str, width: int, rows: Iterator[tuple[Any, ...]]) -> int:
         """Write rows in bulk; return their number."""
         cursor, counted = self.cursor(), 0
         if hasattr(cursor, "copy"):  # psycopg
@@ -171,7 +171,7 @@ class Writing:
         cursor.fetchall()
         return names
 
-    def _listed(self, names: Sequence[str]) -> str:
+    def _list(self, names: Sequence[str]) -> str:
         return ", ".join(map(self._names.quoted, names))
 
     def cursor(self) -> Any:
@@ -206,7 +206,7 @@ class SqlTarget:
 
     def look(self, table: str, part: str) -> Mark | None:
         """The mark of the last load of a part."""
-        return _found(run(ask(_look(table, part), again=True), self.client()))
+        return _mark_of(run(ask(_look(table, part), again=True), self.client()))
 
     def publish(self, work: Work) -> int:
         """Write rows and mark in one transaction, and again if the database asks for that."""
@@ -225,7 +225,9 @@ class SqlTarget:
                 if wants_restart(error):
                     raise RetryTransaction(str(error)) from error
                 raise
-            _perform(opened.execute, f"UPDATE {LEDGER} SET counted = :counted WHERE {_PART}", _named(work, counted))
+            _perform(
+                opened.execute, f"UPDATE {LEDGER} SET counted = :counted WHERE {_PART}", _parameters(work, counted)
+            )
             run(ask(self.store.commit()), opened.execute)
         if isinstance(opened, AfterCommit):
             opened.after_commit()
@@ -233,7 +235,7 @@ class SqlTarget:
 
     def _take(self, work: Work, execute: Any) -> Mark | None:
         """Set the mark on its condition, or return it if it is there; other loads of the part then wait for our end."""
-        params = _named(work, 0)
+        params = _parameters(work, 0)
         update = (
             f"UPDATE {LEDGER} SET fence = :fence, run = :run, counted = :counted, version = :version, high = :high "
             f"WHERE {_PART} AND fence < :fence"
@@ -245,8 +247,8 @@ class SqlTarget:
         for statement in (update, insert):
             if _perform(execute, statement, params).affected:
                 return None
-        found = _found(run(ask(_look(work.table, work.part)), execute))
-        return None if judged(found, work.mark) else found
+        found = _mark_of(run(ask(_look(work.table, work.part)), execute))
+        return None if may_publish(found, work.mark) else found
 
 
 def marks_of(backend: Backend, limit: int, **named: str) -> Program[list[tuple[str, str, Mark]]]:
@@ -289,11 +291,11 @@ def _look(table: str, part: str) -> Ask[Rows]:
     return Ask(Query(sql, {"target": table, "part": part}, writes=False), lambda rows: rows)
 
 
-def _found(answer: Rows) -> Mark | None:
+def _mark_of(answer: Rows) -> Mark | None:
     return Mark(*answer.rows[0]) if answer.rows else None
 
 
-def _named(work: Work, counted: int) -> dict[str, Any]:
+def _parameters(work: Work, counted: int) -> dict[str, Any]:
     return {"target": work.table, "part": work.part, **work.mark._asdict(), "counted": counted}
 
 

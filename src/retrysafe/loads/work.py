@@ -75,11 +75,11 @@ class Target(Protocol):
         ...
 
     def publish(self, work: Work) -> int:
-        """Write rows and mark in one commit, on the condition that `judged` says so; return the number of rows."""
+        """Write rows and mark in one commit, on the condition that `may_publish` says so; return the number of rows."""
         ...
 
 
-def judged(published: Mark | None, mine: Mark) -> bool:
+def may_publish(published: Mark | None, mine: Mark) -> bool:
     """Tell whether to write; False: it is there already, and only the reply was lost. Raises `StaleToken`."""
     if published is None or published.fence < mine.fence:
         return True
@@ -104,7 +104,7 @@ def part_of(by: str | None, partition: Any) -> str:
     return f"{by}={partition.isoformat() if isinstance(partition, date) else partition}"
 
 
-def written(bound: Bound) -> str:
+def text_of_bound(bound: Bound) -> str:
     """A bound as it is kept."""
     if isinstance(bound, bool) or not isinstance(bound, int | datetime):
         raise ConfigurationError(f"{bound!r} is no bound of a window, which is a whole number or a datetime.")

@@ -92,7 +92,7 @@ def header_text(value: str) -> str:
     return unquote(value, errors=ESCAPED)
 
 
-def structured(envelope: Envelope) -> bytes:
+def to_structured(envelope: Envelope) -> bytes:
     """The event with its data as JSON; headers whose names no attribute may have are left out.
 
     A payload that is JSON by its media type stands in it as it is; any other one in base64, and so does JSON that
@@ -121,13 +121,13 @@ def _json_text(envelope: Envelope) -> str | None:
     return text
 
 
-def received(given: Mapping[str, str], payload: bytes, topic: str) -> Envelope:
+def read_event(given: Mapping[str, str], payload: bytes, topic: str) -> Envelope:
     """The envelope of a broker's message from any publisher, in binary or structured mode.
 
     What has no ``id``, ``source`` or ``type`` has empty ones, for an inbox to judge; a sequence that is no number is
     none. An event without a subject is ordered by its partition key, if it has one.
     """
-    event = _structured(given, payload)
+    event = _read_structured(given, payload)
     if event is not None:
         given, payload = event
     known = {"id": "", "source": "", "type": "", "topic": topic, **given}
@@ -139,7 +139,7 @@ def received(given: Mapping[str, str], payload: bytes, topic: str) -> Envelope:
     return envelope_of(known, payload)
 
 
-def _structured(given: Mapping[str, str], payload: bytes) -> tuple[dict[str, str], bytes] | None:
+def _read_structured(given: Mapping[str, str], payload: bytes) -> tuple[dict[str, str], bytes] | None:
     """The attributes and the data of an event that is all in the payload; None for any other payload.
 
     A payload that says it is one, and cannot be read as one, stays as it is: its handler refuses it as unreadable.

@@ -32,19 +32,19 @@ class Operating:
 
     # ------------------------------------------------------------ how
 
-    def _do(self, steps: Program[R], *, own: bool = False) -> R:
+    def _do(self, program: Program[R], *, own: bool = False) -> R:
         if self._runner is not None:
-            return self._runner.run(self._ado(steps, own=own))
+            return self._runner.run(self._ado(program, own=own))
         if not own:
-            return self._backend.run(steps)
+            return self._backend.run(program)
         with self._backend.ready().transaction() as opened:
-            return run(steps, opened.execute)
+            return run(program, opened.execute)
 
-    async def _ado(self, steps: Program[R], *, own: bool) -> R:
+    async def _ado(self, program: Program[R], *, own: bool) -> R:
         if not own:
-            return await self._backend.arun(steps)
+            return await self._backend.arun(program)
         async with (await self._backend.aready()).transaction() as opened:
-            return await arun(steps, opened.execute)
+            return await arun(program, opened.execute)
 
     def look(self, at: Callable[[Backend], Program[R]]) -> R:
         """Drive a program that reads."""

@@ -45,7 +45,7 @@ class RetrySchedule(NamedTuple):
         left = self.deadline - now
         return None if left <= 0 else min(self.backoff.delay(self.tries, chance), left)
 
-    def tried(self) -> RetrySchedule:
+    def after_try(self) -> RetrySchedule:
         """Return the schedule after one more try."""
         return self._replace(tries=self.tries + 1)
 

@@ -58,7 +58,7 @@ def told(name: str, *levels: str) -> Judge:
     return judge
 
 
-def gathered(name: str, text: str) -> Judge:
+def find_fact(name: str, text: str) -> Judge:
     """The evidence is a text about a fact, in the place of ``{}``, where that is true and not empty."""
     return lambda facts: text.format(facts[name]) if facts.get(name) else None
 

@@ -80,7 +80,7 @@ class OutboxStore(Protocol):
         """Up to so many lanes whose message up to ``upto`` has waited long enough, and what is said of topics."""
         ...
 
-    def begun(self, queue: Sequence[Queued]) -> list[Ask[None]]:
+    def note_begin(self, queue: Sequence[Queued]) -> list[Ask[None]]:
         """Note that an attempt to publish each of these begins."""
         ...
 
@@ -184,19 +184,19 @@ class OperableOutbox(OutboxStore, Protocol):
 class InboxStore(Protocol):
     """The questions to a store about messages that arrive. Every method is pure."""
 
-    def begun(self, arrival: Arrival) -> Ask[None]:
+    def note_begin(self, arrival: Arrival) -> Ask[None]:
         """Note that an attempt begins."""
         ...
 
-    def begun_first(self, arrival: Arrival) -> Ask[bool]:
+    def note_first(self, arrival: Arrival) -> Ask[bool]:
         """Note that an attempt begins, unless there was one before or the message lies in the dead letters."""
         ...
 
-    def ended(self, arrival: Arrival, error: str, *, counted: bool) -> Ask[None]:
+    def note_end(self, arrival: Arrival, error: str, *, counted: bool) -> Ask[None]:
         """Note that an attempt has ended by an error; ``counted``: that it began is noted already."""
         ...
 
-    def withdrawn(self, arrival: Arrival) -> Ask[None]:
+    def note_withdrawal(self, arrival: Arrival) -> Ask[None]:
         """Note that an attempt which was to begin did not."""
         ...
 
@@ -204,7 +204,7 @@ class InboxStore(Protocol):
         """The attempts so far, and whether it lies in the dead letters."""
         ...
 
-    def cleared(self, arrival: Arrival) -> Ask[None]:
+    def clear(self, arrival: Arrival) -> Ask[None]:
         """Forget the attempts at a message that is settled."""
         ...
 
@@ -223,7 +223,9 @@ class InboxStore(Protocol):
         """Dead letters, the oldest first, after a place."""
         ...
 
-    def marked(self, boundary: str, consumer: str, *, after: Turn | None = None, limit: int) -> Ask[list[InboxLetter]]:
+    def list_marked(
+        self, boundary: str, consumer: str, *, after: Turn | None = None, limit: int
+    ) -> Ask[list[InboxLetter]]:
         """Dead letters of a consumer that are to be handled again, in the order of their turns, after one of them."""
         ...
 
@@ -251,6 +253,6 @@ class InboxStore(Protocol):
         """Note the first sequence of an entity; False when there is one already."""
         ...
 
-    def applied(self, key: bytes) -> Ask[int | None]:
+    def read_applied(self, key: bytes) -> Ask[int | None]:
         """The last sequence of an entity, whatever the transaction's snapshot."""
         ...

@@ -195,7 +195,7 @@ class Walks:
         walk.further = False
         return walk
 
-    def passed(self, shut: tuple[str, ...] = ()) -> Passed:
+    def find_passed(self, shut: tuple[str, ...] = ()) -> Passed:
         """Return the part in which a look would find nothing new, for now, while these topics are shut."""
         if not self._has_passed():
             return NOTHING

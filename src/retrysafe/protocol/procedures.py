@@ -43,8 +43,8 @@ rolled everything back, so that a repeated request would be written without the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.decisions import Decision, decide
@@ -67,7 +67,7 @@ from retrysafe.protocol.records import (
 )
 from retrysafe.protocol.requests import Ask, Program, ask
 from retrysafe.protocol.retry_table import in_doubt
-from retrysafe.protocol.store import BatchStore, CountingStore, OperableStore, Store, TransactionalStore
+from retrysafe.protocol.store import BatchStore, CountingStore, OperableStore, Removal, Store, TransactionalStore
 from retrysafe.protocol.transitions import RULES, Transition
 
 # ---------------------------------------------------------------- claiming a key
@@ -477,11 +477,16 @@ def examine(store: OperableStore) -> Program[list[Finding]]:
 # ---------------------------------------------------------------- sweeping
 
 
-def sweep(store: Store, limit: int) -> Program[int]:
-    """Remove up to ``limit`` forgotten records; return the number of removed ones."""
+def sweep(store: Store, limit: int, repaired: Callable[[int], object] = int) -> Program[int]:
+    """Remove up to ``limit`` forgotten records; return the number of removed ones, and tell of repaired ones."""
     gone = 0
-    for request in store.sweep(limit):
-        gone += yield from ask(request)
+    requests: Iterable[Ask[Any]] = store.sweep(limit)
+    for request in requests:
+        answer: int | Removal = yield from ask(request)
+        if isinstance(answer, Removal):
+            repaired(answer.repaired)
+            answer = answer.removed
+        gone += answer
     return gone
 
 

@@ -26,11 +26,6 @@ def nothing(answer: object) -> None:
     """The answer of an ask that only changes something."""
 
 
-def as_it_is(answer: Any) -> Any:
-    """An answer that needs no parsing."""
-    return answer
-
-
 Program = Generator[Ask[Any], Any, R]
 """A program: it yields asks, is sent their parsed answers, and returns an outcome."""
 

@@ -33,7 +33,7 @@ class Sweeps(NamedTuple):
         """The schedule when nothing was left, and how long to sleep; ``chance`` is random in [0, 1)."""
         return self._replace(failures=0), self.every * (0.75 + chance / 2)
 
-    def failed(self, chance: float) -> tuple[Sweeps, float]:
+    def after_failure(self, chance: float) -> tuple[Sweeps, float]:
         """The schedule after the store failed, and how long to rest."""
         rest = max(self.pause, RECOVERY.delay(self.failures, chance))
         return self._replace(failures=self.failures + 1), rest

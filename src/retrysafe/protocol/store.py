@@ -29,6 +29,13 @@ from retrysafe.protocol.requests import Ask
 from retrysafe.protocol.transitions import Transition
 
 
+class Removal(NamedTuple):
+    """The answer of a sweep that removed some records, and gave the expiry back to others that had lost it."""
+
+    removed: int
+    repaired: int
+
+
 class Capabilities(NamedTuple):
     """The promises of a store, and their limits.
 
@@ -135,12 +142,13 @@ class Store(Protocol):
         """Read the record of a key, with the store's time; None when there is none. Unconditional."""
         ...
 
-    def sweep(self, limit: int) -> Iterable[Ask[int]]:
+    def sweep(self, limit: int) -> Iterable[Ask[int] | Ask[Removal]]:
         """Remove up to ``limit`` tombstones that are over.
 
         Condition: the record is forgotten on the store's clock when it is removed. A record that was claimed meanwhile
         stays, and is not counted. The answers count the removed records; after a lost reply the count is too low. Empty
-        where records expire natively. Each ask is made after the one before has been answered.
+        where records expire natively; a store that finds there some that have lost their expiry gives it back, and
+        answers with a `Removal`. Each ask is made after the one before has been answered.
         """
         ...
 

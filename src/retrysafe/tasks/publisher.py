@@ -64,7 +64,7 @@ def redrive(boundary: Boundary, publisher: Publisher, *, dead_letter_store: Any 
     letters = Letters(entry.backend if dead_letter_store is None else registry.connect(dead_letter_store))
     sent = 0
     for operation in entry.guarded:
-        for letter in letters.run(ask(letters.inbox.marked(entry.name, operation, limit=limit))):
+        for letter in letters.run(ask(letters.inbox.list_marked(entry.name, operation, limit=limit))):
             entry.backend.run(procedures.reopen(entry.backend.store, letter.arrival.record_key))
             (result,) = publisher.publish([letter.arrival.envelope])
             if result.status in (PublishStatus.ACKED, PublishStatus.DUPLICATE):

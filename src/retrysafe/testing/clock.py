@@ -123,13 +123,13 @@ def _place(given: Any) -> _Place:
     return _Place(registry.connect(given), None)
 
 
-def _on_a_loop_of_its_own(backend: Backend, steps: Program[list[Record]]) -> list[Record]:
+def _on_a_loop_of_its_own(backend: Backend, program: Program[list[Record]]) -> list[Record]:
     """Drive a program of a store for async code alone in a thread, where no loop of the test's is in the way."""
 
     async def drive() -> list[Record]:
         client = backend.aanother()
         try:
-            return await arun(steps, client)
+            return await arun(program, client)
         finally:
             await client.aclose()
 

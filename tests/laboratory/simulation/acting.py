@@ -177,17 +177,17 @@ class Stage:
         return b"v2 " + payload if self.fingerprints_differ and version > 1 else payload
 
 
-def on_connection(steps: Program[R], who: str) -> Program[R]:
+def on_connection(program: Program[R], who: str) -> Program[R]:
     """Drive a program whose requests go to the schema, all on one connection."""
     try:
-        put = next(steps)
+        put = next(program)
         while True:
             try:
                 answer = yield Ask(Message("schema", b"", who, None, put.request), put.parse)
             except Exception as error:  # noqa: BLE001 - the program decides
-                put = steps.throw(error)
+                put = program.throw(error)
             else:
-                put = steps.send(answer)
+                put = program.send(answer)
     except StopIteration as stop:
         outcome: R = stop.value
         return outcome

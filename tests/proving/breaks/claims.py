@@ -29,7 +29,7 @@ BREAKS: list[Break] = [
     Break(
         "derived keys depend on the attempt",
         "claims.claim:Claim.key_for",
-        instead("key", "self._required_request().attempt.encode()"),
+        instead("key", "self._require_request().attempt.encode()"),
         (f"{CRASHES}::test_dead_after_its_effect_the_derived_key_is_the_same[sqlite]",),
         rows=(5,),
     ),

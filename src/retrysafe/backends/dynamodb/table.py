@@ -102,7 +102,8 @@ class Table:
             done.append(Migration(first, f"table {self._name}", ()))
         elif not self._is_ours(table):
             raise ConfigurationError(f"store=: {self._other_key(table)}")
-        yield from ask(Ask(Call("table_exists", self._waiting(), waits=True), nothing))
+        waiting = {"TableName": self._name, "WaiterConfig": {"Delay": 1, "MaxAttempts": 120}}
+        yield from ask(Ask(Call("table_exists", waiting, waits=True), nothing))
         told = yield from ask(Ask(self._describe_ttl(), _tell_ttl))
         status, attribute = told.get("TimeToLiveStatus"), told.get("AttributeName")
         if status in _ON and attribute != TTL:
@@ -111,7 +112,8 @@ class Table:
                 "Switch it off first: a table has one."
             )
         if status not in _ON:
-            yield from ask(Ask(Call("update_time_to_live", self._ttl_on()), nothing))
+            on = {"TableName": self._name, "TimeToLiveSpecification": {"Enabled": True, "AttributeName": TTL}}
+            yield from ask(Ask(Call("update_time_to_live", on), nothing))
             done.append(Migration(first + 1, f"time to live of {self._name}", ()))
         return done
 
@@ -123,12 +125,6 @@ class Table:
             "BillingMode": "PAY_PER_REQUEST",
         }
         return Call("create_table", arguments, _EXISTS)
-
-    def _waiting(self) -> dict[str, Any]:
-        return {"TableName": self._name, "WaiterConfig": {"Delay": 1, "MaxAttempts": 120}}
-
-    def _ttl_on(self) -> dict[str, Any]:
-        return {"TableName": self._name, "TimeToLiveSpecification": {"Enabled": True, "AttributeName": TTL}}
 
 
 def beside(table: str) -> str:

@@ -27,7 +27,7 @@ def age(store: DynamodbStore, keys: Collection[bytes], micros: Micros) -> Aged:
     for key in keys:
         reading = store.read(key)
         item = {name: reading.request.arguments[name] for name in ("TableName", "Key")}
-        for shifted in (_shift(micros), _begun(micros)):
+        for shifted in (_shift(micros), _shift_beginning(micros)):
             yield Ask(Call("update_item", {**item, **shifted}, CONDITION), nothing)
         yield Ask(reading.request, lambda answer, reading=reading: parse(reading.parse(answer)))  # type: ignore[misc]
         if record is not None and record.effective_state is EffectiveState.FORGOTTEN:
@@ -39,6 +39,6 @@ def _shift(micros: Micros) -> dict[str, Any]:
     return express({"by": micros}, UpdateExpression=update, ConditionExpression="attribute_exists(key_hash)")
 
 
-def _begun(micros: Micros) -> dict[str, Any]:
+def _shift_beginning(micros: Micros) -> dict[str, Any]:
     update, over = "SET #created = #created - :by", "#state IN (:completed, :failed)"
     return express({"by": micros}, UpdateExpression=update, ConditionExpression=over)

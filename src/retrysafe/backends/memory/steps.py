@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from retrysafe.backends.memory.store import Kept, MemoryStore
+from retrysafe.backends.memory.store import Kept, MemoryStore, as_it_is
 from retrysafe.protocol.records import Micros, State
-from retrysafe.protocol.requests import Ask, as_it_is
+from retrysafe.protocol.requests import Ask
 from retrysafe.protocol.steps import At, FoundRow, StepRow, StepState, Work
 
 R = TypeVar("R")

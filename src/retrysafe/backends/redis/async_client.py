@@ -1,7 +1,7 @@
 """redis-py for async code: one auto-pipelined connection to each server.
 
 redis-py connects: it knows TLS, authentication and Sentinel. Then its connection is taken over by a protocol
-that writes what the tasks of one turn of the loop ask in one go, and hands each reply to whoever waits for it.
+that writes what the tasks of one turn of the loop ask in one go, and hands each reply to the task that waits for it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Wire(asyncio.Protocol):
             await reraise_cancellation(connection.connect())
         except (RedisError, OSError) as error:
             raise not_connected(error) from error
-        except BaseException:  # cancelled half-way: nobody else would hang up
+        except BaseException:  # cancelled half-way: nothing else would hang up
             await connection.disconnect(nowait=True)
             raise
         silence = getattr(connection, "socket_timeout", None) or SILENCE  # a silent server must not hang a claim
@@ -91,7 +91,7 @@ class Wire(asyncio.Protocol):
     def ask(self, words: Words) -> asyncio.Future[Reply]:
         """Send a command with what else this turn of the loop sends; the future is its reply, errors as values."""
         answer: asyncio.Future[Reply] = self._loop.create_future()
-        if not self.is_open:  # hung up on since it was laid: nobody would ever answer
+        if not self.is_open:  # hung up on since it was laid: no answer would ever come
             answer.set_exception(StoreUnavailable("the server has closed the connection", unsent=True))
             return answer
         self.send(words)

@@ -53,7 +53,7 @@ def by_source(script: Script) -> Words:
 
 _REDIRECTIONS = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN")
 _UNDONE = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "NOREPLICAS", "OOM", "MISCONF")
-"""Errors by which Redis refuses a user until a setting is corrected, with the remedy."""
+"""Error codes after which nothing was executed."""
 _TRANSIENT = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "TRYAGAIN", "CLUSTERDOWN")
 """Those that may pass by themselves: a restart, a failover, a slot that moves."""
 
@@ -63,7 +63,7 @@ _REFUSED = {
     "WRONGPASS": _CREDENTIALS,
     "NOPERM": "Give the user of store= the ACL that the guide to Redis lists, on ~retrysafe:* and &retrysafe*.",
 }
-"""Errors by which Redis refuses a user until somebody corrects a setting, and what to correct."""
+"""Errors by which Redis refuses a user until a setting is corrected, with the remedy."""
 
 
 def not_connected(error: Exception) -> StoreUnavailable:

@@ -102,7 +102,9 @@ class RedisListener(_ByChannel[Masters]):
     def _hear_until_it_breaks(self) -> None:
         node: Any = random.choice(list(self._masters.all().values()))  # any of them hears all
         pubsub = node.pubsub(ignore_subscribe_messages=True)
-        pubsub.subscribe(b"retrysafe")  # connects, for which nobody must wait; with nobody, it would not be read
+        pubsub.subscribe(
+            b"retrysafe"
+        )  # connects, for which no claim must wait; without a channel, it would not be read
         with self._changing:
             if self._keys:
                 pubsub.subscribe(*self._keys)

@@ -1,8 +1,8 @@
 """Redis: one script per step, each judging the record by the transition table on the server's clock.
 
 Instants are microseconds, which a Lua number holds exactly; `retrysafe.backends.redis.packing` has the form of a
-record. Settled records expire natively when they are forgotten,
-and their end is published on the channel of their key's name, for those who wait.
+record. Settled records expire natively when they are forgotten, and their end is published on the channel of their
+key's name, for those who wait.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from retrysafe.protocol.records import (
     Tally,
 )
 from retrysafe.protocol.requests import Ask
-from retrysafe.protocol.store import Capabilities
+from retrysafe.protocol.store import Capabilities, Removal
 from retrysafe.protocol.transitions import RULES, Transition, count_started, merge_fingerprint
 
 _PREFIX, _SUFFIX = b"retrysafe:{", b"}"
@@ -95,6 +95,7 @@ local record = load()
 if allowed(record, ARGV[1]) then return redis.call('DEL', KEYS[1]) end
 if record and record.format == 1 and record.state > 2 then
   redis.call('PEXPIREAT', KEYS[1], expire_at(record.forget))
+  return -1
 end
 return 0""",
 }
@@ -160,7 +161,7 @@ class RedisStore:
     def read(self, key: bytes) -> Ask[Record | None]:
         return Ask(_script("read", key, ()), partial(record_of, key))
 
-    def sweep(self, limit: int) -> Iterator[Ask[int]]:
+    def sweep(self, limit: int) -> Iterator[Ask[Removal]]:
         """Forgotten records expire natively. Walk over all keys for those that have lost their expiry: give it back
         to them, and remove those that are forgotten, up to ``limit``; the answers count what was removed.
         """
@@ -168,12 +169,12 @@ class RedisStore:
         cursor: str | None = None
         removed = 0
 
-        def parse(answer: Scanned) -> int:
+        def parse(answer: Scanned) -> Removal:
             nonlocal cursor, removed
             cursor = answer.cursor
-            gone = sum(int(reply) for _, reply in answer.found)
-            removed += gone
-            return gone
+            replies = [int(reply) for _, reply in answer.found]
+            removed += replies.count(1)
+            return Removal(replies.count(1), replies.count(-1))
 
         while True:
             yield Ask(Scan(_PREFIX + b"*", cursor, _PAGE, mend, lasting=True), parse)
@@ -207,7 +208,7 @@ class RedisStore:
         target = RULES[event].target
         assert target is not None
         args = (*guard, number_of(target), clocks.window, clocks.memory, result_part(result))
-        return Ask(_script("settle", key, args), _is_one)
+        return Ask(_script("settle", key, args), bool)
 
     def _renew(self, held: Ownership) -> Ask[set[bytes]]:
         clocks = held.clocks
@@ -246,10 +247,6 @@ def _refusal(allowance: Allowance, answer: Any) -> QuotaRefusal | None:
         return None
     now, filling, kept, first = (None if value is None else int(value) for value in answer)
     return quotas.judge(allowance, now or 0, filling, kept or 0, first) or quotas.room_again(allowance)
-
-
-def _is_one(answer: Any) -> bool:
-    return bool(answer == 1)
 
 
 def record_of(key: bytes, answer: Any) -> Record | None:

@@ -43,10 +43,10 @@ class SqlInbox:
 
     # ------------------------------------------------------------ attempts
 
-    def begun(self, arrival: Arrival) -> Ask[None]:
+    def note_begin(self, arrival: Arrival) -> Ask[None]:
         return self._attempt(arrival, 1, 0, 1, 0, "")
 
-    def begun_first(self, arrival: Arrival) -> Ask[bool]:
+    def note_first(self, arrival: Arrival) -> Ask[bool]:
         """Note that an attempt begins, unless there was one before or the message lies in the dead letters."""
         p = self._store.p
         into, ignore = self._store.insert_ignoring("key_hash")
@@ -59,10 +59,10 @@ class SqlInbox:
             self._store.query(sql, {"key": arrival.identity, "consumer": arrival.consumer}), reading.has_changed_one
         )
 
-    def ended(self, arrival: Arrival, error: str, *, counted: bool) -> Ask[None]:
+    def note_end(self, arrival: Arrival, error: str, *, counted: bool) -> Ask[None]:
         return self._attempt(arrival, 1, 1, 0 if counted else 1, 1, error[:LONGEST_ERROR])
 
-    def withdrawn(self, arrival: Arrival) -> Ask[None]:
+    def note_withdrawal(self, arrival: Arrival) -> Ask[None]:
         sql = f"UPDATE {ATTEMPTS} SET started = started - 1 WHERE key_hash = {self._store.p('key')} AND started > 0"
         return self._write(sql, {"key": arrival.identity})
 
@@ -75,7 +75,7 @@ class SqlInbox:
         )
         return Ask(self._store.query(sql, {"key": arrival.identity}, writes=False), _counts)
 
-    def cleared(self, arrival: Arrival) -> Ask[None]:
+    def clear(self, arrival: Arrival) -> Ask[None]:
         return self._write(f"DELETE FROM {ATTEMPTS} WHERE key_hash = {self._store.p('key')}", {"key": arrival.identity})
 
     def _attempt(self, arrival: Arrival, started: int, finished: int, more: int, ended: int, error: str) -> Ask[None]:
@@ -114,7 +114,7 @@ class SqlInbox:
             f"INSERT INTO {DEAD} ({', '.join(_LETTER)}, dead_at) VALUES ({placed}, {self._store.NOW}) "
             + self._store.upsert("key_hash", ("started", "finished", "error", "dead_at"))
         )
-        return [self._write(sql, params), self.cleared(arrival)]
+        return [self._write(sql, params), self.clear(arrival)]
 
     def letters(
         self,
@@ -135,7 +135,9 @@ class SqlInbox:
             where += f" AND d.dead_at >= {died} AND (d.dead_at > {died} OR d.key_hash > {p('key')})"
         return self._page(f"1 = 1{where}", params, limit, ["d.dead_at", "d.key_hash"])
 
-    def marked(self, boundary: str, consumer: str, *, after: Turn | None = None, limit: int) -> Ask[list[InboxLetter]]:
+    def list_marked(
+        self, boundary: str, consumer: str, *, after: Turn | None = None, limit: int
+    ) -> Ask[list[InboxLetter]]:
         p = self._store.p
         where = f"d.redrive IS NOT NULL AND d.boundary = {p('boundary')} AND d.consumer = {p('operation', 'consumer')}"
         params: dict[str, Any] = {"boundary": boundary, "consumer": consumer}
@@ -206,7 +208,7 @@ class SqlInbox:
         )
         return Ask(self._store.query(sql, params), reading.has_changed_one)
 
-    def applied(self, key: bytes) -> Ask[int | None]:
+    def read_applied(self, key: bytes) -> Ask[int | None]:
         """The last sequence of an entity as committed or written by us, whatever the transaction's snapshot."""
         locked = " FOR UPDATE" if self._store.LOCKS_ROWS else ""
         sql = f"SELECT s.sequence FROM {SEQUENCES} AS s WHERE s.key_hash = {self._store.p('key')}{locked}"

@@ -130,7 +130,7 @@ class MysqlStore(SqlStore):
             return super().claim_query(request)
         return mark_first(mark_of(request), self._at_once(request, self._gated_insert_sql, want_params(request)))
 
-    def counted_claim_query(self, request: ClaimRequest, allowance: Allowance) -> Query:
+    def claim_query_with_quota(self, request: ClaimRequest, allowance: Allowance) -> Query:
         """Look whether there is room, then insert.
 
         Not in one statement: an INSERT locks what it selects, and two claims of a scope would wait for each other.

@@ -249,7 +249,7 @@ class SqlOutbox:
 
     # ------------------------------------------------------------ concluding
 
-    def begun(self, queue: Sequence[Queued]) -> list[Ask[None]]:
+    def note_begin(self, queue: Sequence[Queued]) -> list[Ask[None]]:
         if len(queue) <= AT_ONCE:
             return [self._begin(queue)]
         return [self._begin(queue[start : start + AT_ONCE]) for start in range(0, len(queue), AT_ONCE)]

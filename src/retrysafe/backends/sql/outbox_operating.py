@@ -75,7 +75,8 @@ class OperableSqlOutbox(SqlOutbox):
         return Ask(self._store.query(self._attending, {}, writes=False), _relays)
 
     def attendance(self) -> Ask[tuple[list[RelaySeen], int]]:
-        return Ask(self._store.query(self._attending, {}, writes=False), _attendance)
+        attending = self._store.query(self._attending, {}, writes=False)
+        return Ask(attending, lambda answer: (_relays(answer), int(answer.rows[0][5])))
 
     def beat(self, name: str, hold: str) -> Ask[None]:
         return self._write(self._beat, {"name": name, "hold": hold})
@@ -94,7 +95,8 @@ class OperableSqlOutbox(SqlOutbox):
         return self._write(sql, {})
 
     def counts(self) -> Ask[tuple[int, int]]:
-        return Ask(self._store.query(self._counts, {}, writes=False), _pair)
+        counts = self._store.query(self._counts, {}, writes=False)
+        return Ask(counts, lambda answer: (int(answer.rows[0][0]), int(answer.rows[0][1])))
 
     @cached_property
     def _counts(self) -> str:
@@ -213,16 +215,8 @@ def _relays(answer: Rows) -> list[RelaySeen]:
     return [RelaySeen(name, hold, _age(since, now), _age(seen, now)) for name, hold, since, seen, now, _ in answer.rows]
 
 
-def _attendance(answer: Rows) -> tuple[list[RelaySeen], int]:
-    return _relays(answer), int(answer.rows[0][5])
-
-
 def _holders(answer: Rows) -> list[Holder]:
     return [Holder(str(name), None if seconds is None else float(seconds)) for name, seconds in answer.rows]
-
-
-def _pair(answer: Rows) -> tuple[int, int]:
-    return int(answer.rows[0][0]), int(answer.rows[0][1])
 
 
 def _read_letters(answer: Rows) -> list[DeadLetter]:

@@ -327,7 +327,7 @@ class PostgresqlStore(SqlStore):
         gated = {**params, "full": self._gates.full()}
         return Query(self._gated_claim_sql, gated, Query(self._gated_read_sql, params, writes=False))
 
-    def counted_claim_query(self, request: ClaimRequest, allowance: Allowance) -> Query:
+    def claim_query_with_quota(self, request: ClaimRequest, allowance: Allowance) -> Query:
         """`claim_query` with a quota: no row for the read either means no room. A closed gate is judged first."""
         limited, params = limit_by(allowance), self._want(request) | quota_params(allowance)
         own = request.transactional

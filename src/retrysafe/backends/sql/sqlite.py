@@ -80,9 +80,9 @@ class SqliteStore(SqlStore):
         claim = super().claim_query(request)
         return mark_first(mark_of(request), claim) if request.effects == "transactional" else claim
 
-    def counted_claim_query(self, request: ClaimRequest, allowance: Allowance) -> Query:
+    def claim_query_with_quota(self, request: ClaimRequest, allowance: Allowance) -> Query:
         """Mark the transaction first, as `claim_query` does."""
-        claim = super().counted_claim_query(request, allowance)
+        claim = super().claim_query_with_quota(request, allowance)
         return mark_first(mark_of(request), claim) if request.effects == "transactional" else claim
 
     def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:

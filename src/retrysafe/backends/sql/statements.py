@@ -38,7 +38,7 @@ def quota_params(allowance: Allowance) -> dict[str, Any]:
     return params | {"quota": allowance.holder, "period": allowance.period}
 
 
-def seen_params(seen: Record) -> dict[str, Any]:
+def params_of_seen(seen: Record) -> dict[str, Any]:
     return {"key": seen.key, "seen_attempt": seen.attempt, "seen_version": seen.version}
 
 

@@ -10,9 +10,9 @@ from retrysafe.backends.sql.statements import (
     LIMITED,
     SqlStatements,
     limit_by,
+    params_of_seen,
     quota_params,
     result_params,
-    seen_params,
     want_params,
 )
 from retrysafe.backends.sql.table import TABLE, allowed, columns
@@ -85,7 +85,7 @@ class SqlStore(SqlStatements, SqlTransactions):
         if allowance is None:
             return Ask(self.claim_query(request), reading.record)
         return Ask(
-            self.counted_claim_query(request, allowance), lambda answer: reading.record_or_usage(answer, allowance)
+            self.claim_query_with_quota(request, allowance), lambda answer: reading.record_or_usage(answer, allowance)
         )
 
     def claim_query(self, request: ClaimRequest) -> Query:
@@ -94,7 +94,7 @@ class SqlStore(SqlStatements, SqlTransactions):
         insert = self.query(self.insert_sql, params, self.query(self.read_sql, params, writes=False))
         return insert if request.transactional else self.query(self.read_sql, params, insert, writes=False)
 
-    def counted_claim_query(self, request: ClaimRequest, allowance: Allowance) -> Query:
+    def claim_query_with_quota(self, request: ClaimRequest, allowance: Allowance) -> Query:
         """`claim_query` with a quota: inserts only while there is room; no record afterwards means no room."""
         limited, params = limit_by(allowance), want_params(request) | quota_params(allowance)
         usage = self.query(self._usage_sql[limited], params, writes=False)
@@ -103,7 +103,7 @@ class SqlStore(SqlStatements, SqlTransactions):
         return insert if request.transactional else read._replace(otherwise=insert)
 
     def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
-        params = want_params(request) | seen_params(seen)
+        params = want_params(request) | params_of_seen(seen)
         params |= {"attempts": count_started(seen) + 1, "fingerprint": merge_fingerprint(request, seen)}
         return Ask(self.query(self._take_sql[request.transactional], params), reading.record)
 
@@ -124,7 +124,7 @@ class SqlStore(SqlStatements, SqlTransactions):
             "key": seen.key,
             "window": clocks.window,
             "memory": clocks.memory,
-            **seen_params(seen),
+            **params_of_seen(seen),
             **result_params(result),
         }
         return Ask(self.query(self._resolve_sql[event], params), reading.has_changed_one)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection
 from typing import Any
 
 from retrysafe.backends.sql.mysql import MysqlStore
@@ -18,24 +18,19 @@ AT_ONCE = 500
 
 def age(store: SqlStore, keys: Collection[bytes], micros: Micros) -> Aged:
     """Age records; those locked by an open transaction are left, because its end writes every instant anew."""
-    shift = ", ".join(f"{name} = {name} - {_by(name, store.p('lease', 'micros'))}" for name in INSTANTS)
-
-    def statement(listed: str) -> str:
-        free = f"SELECT r.key_hash FROM {TABLE} AS r WHERE r.key_hash IN ({listed}){store.SKIP_LOCKED}"
-        return f"UPDATE {TABLE} SET {shift} WHERE key_hash IN ({free})"
-
-    return _statements(store, keys, micros, statement)
-
-
-def age_mysql(store: MysqlStore, keys: Collection[bytes], micros: Micros) -> Aged:
-    """`age` for MySQL, which reads the table that it changes only through a derived table."""
-    shift = ", ".join(f"r.{name} = r.{name} - {_by(name, ':micros')}" for name in INSTANTS)
-
-    def statement(listed: str) -> str:
-        free = f"SELECT f.key_hash FROM {TABLE} AS f WHERE f.key_hash IN ({listed}) FOR UPDATE SKIP LOCKED"
-        return f"UPDATE ({free}) AS free STRAIGHT_JOIN {TABLE} AS r ON r.key_hash = free.key_hash SET {shift}"
-
-    return _statements(store, keys, micros, statement)
+    derived = isinstance(store, MysqlStore)  # it reads the table that it changes only through a derived one
+    of, skip = ("r.", " FOR UPDATE SKIP LOCKED") if derived else ("", store.SKIP_LOCKED)
+    shift = ", ".join(f"{of}{name} = {of}{name} - {_by(name, store.p('lease', 'micros'))}" for name in INSTANTS)
+    ordered = sorted(keys)
+    for start in range(0, len(ordered), AT_ONCE):
+        params: dict[str, Any] = {f"key{i}": key for i, key in enumerate(ordered[start : start + AT_ONCE])}
+        listed = ", ".join(store.p("key", name) for name in params)
+        free = f"SELECT r.key_hash FROM {TABLE} AS r WHERE r.key_hash IN ({listed}){skip}"
+        if derived:
+            sql = f"UPDATE ({free}) AS free STRAIGHT_JOIN {TABLE} AS r ON r.key_hash = free.key_hash SET {shift}"
+        else:
+            sql = f"UPDATE {TABLE} SET {shift} WHERE key_hash IN ({free})"
+        yield Ask(store.query(sql, params | {"micros": micros}), nothing)
 
 
 def _by(name: str, micros: str) -> str:
@@ -45,14 +40,3 @@ def _by(name: str, micros: str) -> str:
     """
     over = "state IN ('completed', 'failed') OR quota IS NOT NULL"
     return micros if name != "created" else f"CASE WHEN {over} THEN {micros} ELSE 0 END"
-
-
-def _statements(
-    store: SqlStore, keys: Collection[bytes], micros: Micros, statement: Callable[[str], str]
-) -> Iterator[Ask[Any]]:
-    ordered = sorted(keys)
-    for start in range(0, len(ordered), AT_ONCE):
-        some: Sequence[bytes] = ordered[start : start + AT_ONCE]
-        listed = ", ".join(store.p("key", f"key{i}") for i in range(len(some)))
-        params: dict[str, Any] = {f"key{i}": key for i, key in enumerate(some)}
-        yield Ask(store.query(statement(listed), params | {"micros": micros}), nothing)

@@ -75,19 +75,12 @@ def asyncpg(url: str) -> Backend:
     return _server("postgresql", url, None, partial(module.AsyncpgDriver.to, *_read_postgresql(url, module.is_option)))
 
 
-def mysql(url: str, *, sync: bool = True, asynchronous: bool = True) -> Backend:
-    to = _mysql_options(url), _size(parse_qsl(urlsplit(url).query))
-    client = partial(driver("pymysql", "mysql").PymysqlDriver, *to) if sync else None
-    aclient = partial(driver("asyncmy", "mysql").AsyncmyDriver, *to) if asynchronous else None
+def mysql(url: str) -> Backend:
+    parts = urlsplit(url)
+    to, named = (_mysql_options(url), _size(parse_qsl(parts.query))), parts.scheme.partition("+")[2]
+    client = None if named == "asyncmy" else partial(driver("pymysql", "mysql").PymysqlDriver, *to)
+    aclient = None if named == "pymysql" else partial(driver("asyncmy", "mysql").AsyncmyDriver, *to)
     return _server("mysql", url, client, aclient)
-
-
-def pymysql(url: str) -> Backend:
-    return mysql(url, asynchronous=False)
-
-
-def asyncmy(url: str) -> Backend:
-    return mysql(url, sync=False)
 
 
 def _server(

@@ -24,8 +24,8 @@ from retrysafe.messaging.cloudevents import (
     Mode,
     attributes,
     is_attribute,
-    received,
-    structured,
+    read_event,
+    to_structured,
 )
 from retrysafe.protocol.messages import Envelope
 
@@ -61,7 +61,7 @@ def content_of(envelope: Envelope, binding: Binding, mode: Mode) -> tuple[bytes,
     if forged := next((name for name in envelope.headers if name in DATA), None):
         raise ValueError(f"a header {forged!r} would be read as the payload")
     others = {name: value for name, value in envelope.headers.items() if not is_attribute(name)}
-    return structured(envelope), STRUCTURED, others
+    return to_structured(envelope), STRUCTURED, others
 
 
 def envelope_from(
@@ -77,7 +77,7 @@ def envelope_from(
             given[name[len(prefix) :]] = _text(value)
         elif isinstance(value, str | bytes) and _is_header(name):
             others[name] = _text(value)
-    envelope = received({**others, **given}, body, queue)
+    envelope = read_event({**others, **given}, body, queue)
     return envelope._replace(headers={**others, **envelope.headers})
 
 

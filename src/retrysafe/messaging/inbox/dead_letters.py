@@ -30,11 +30,11 @@ from retrysafe.protocol.requests import Ask, Program, ask
 R = TypeVar("R")
 
 
-async def _arun(backend: Backend, steps: Program[R]) -> R:
+async def _arun(backend: Backend, program: Program[R]) -> R:
     """Drive a program in async code; in a thread, where the database serves sync code only."""
     if backend.serves_async:
-        return await backend.arun(steps)
-    return await in_thread(lambda: backend.run(steps))
+        return await backend.arun(program)
+    return await in_thread(lambda: backend.run(program))
 
 
 class Letters:
@@ -50,13 +50,13 @@ class Letters:
         self.backend = backend
         self.inbox = SqlInbox(backend.store)
 
-    def run(self, steps: Program[R]) -> R:
+    def run(self, program: Program[R]) -> R:
         """Drive a program on the inbox's own tables."""
-        return self.backend.run(steps)
+        return self.backend.run(program)
 
-    async def arun(self, steps: Program[R]) -> R:
+    async def arun(self, program: Program[R]) -> R:
         """`run` for async code, also where the database serves sync code only."""
-        return await _arun(self.backend, steps)
+        return await _arun(self.backend, program)
 
 
 _NAME = "retrysafe.redrive"
@@ -80,7 +80,7 @@ class _Round:
     def page(self, limit: int = _PAGE) -> Ask[list[InboxLetter]]:
         """The next letters, in the order of their turns."""
         of = self._setting.entry.name, self._setting.consumer
-        return self._letters.inbox.marked(*of, after=self._after, limit=limit)
+        return self._letters.inbox.list_marked(*of, after=self._after, limit=limit)
 
     def select(self, page: Sequence[InboxLetter]) -> Iterator[InboxLetter]:
         """Those of a page that are to be handled now."""

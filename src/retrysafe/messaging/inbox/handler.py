@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from retrysafe.cancellation import cancelled_since, run_to_completion
+from retrysafe.cancellation import run_to_completion, watch_cancellation
 from retrysafe.claims.observers import logger
 from retrysafe.entrypoint import in_thread
 from retrysafe.errors import ConfigurationError, Postponed, RetrysafeError
@@ -122,7 +122,7 @@ class Handler(Generic[P, R]):
         caller is cancelled; of a plain function, the one in progress is handled to its end.
         """
         if not self.is_async:
-            is_cancelled, is_stopped = cancelled_since(), stopped or (lambda: False)
+            is_cancelled, is_stopped = watch_cancellation(), stopped or (lambda: False)
             return await in_thread(lambda: self.handle_marked(limit, stopped=lambda: is_cancelled() or is_stopped()))
         return await aredrive(self.setting, self.letters, limit, stopped)
 

@@ -51,10 +51,10 @@ ENDED = (MessageOutcome.FAILED, MessageOutcome.GAP)
 
 def begin(inbox: InboxStore, attempt: Judging) -> Program[HandlerOutcome | None]:
     """Look whether a message is to be tried, and note that an attempt begins if it is."""
-    first = yield from ask(inbox.begun_first(attempt.arrival))
+    first = yield from ask(inbox.note_first(attempt.arrival))
     end = attempt.decide_to_try(Counts() if first else (yield from ask(inbox.counts(attempt.arrival))))
     if attempt.counted and not first:
-        yield from ask(inbox.begun(attempt.arrival))
+        yield from ask(inbox.note_begin(attempt.arrival))
     return end
 
 
@@ -74,7 +74,7 @@ def conclude(
     noted as one that stays empty: what follows is then not tried until nothing is left of its attempts.
     """
     if end.became in ENDED:
-        yield from ask(inbox.ended(arrival, end.error, counted=counted))
+        yield from ask(inbox.note_end(arrival, end.error, counted=counted))
         counts = yield from ask(inbox.counts(arrival))
         pause = after_failure(counts, trials, chance, gap=end.became is MessageOutcome.GAP)
         if pause is None or (end.gap is not None and (yield from _stays_empty(inbox, arrival, end.gap))):
@@ -86,19 +86,19 @@ def conclude(
         counts = yield from ask(inbox.counts(arrival))
         if end.before and counts.dead:
             if counted:
-                yield from ask(inbox.cleared(arrival))
+                yield from ask(inbox.clear(arrival))
             return HandleResult(MessageOutcome.DEAD, None, end.error)
         counts = counts._replace(started=max(counts.started, 1), finished=max(counts.finished, 1))
         yield from _note_empty(inbox, arrival, place, end.error)
         return (yield from bury(inbox, arrival, counts, end.error))
     if counted:
-        yield from ask(inbox.withdrawn(arrival) if end.became in UNCOUNTED else inbox.cleared(arrival))
+        yield from ask(inbox.note_withdrawal(arrival) if end.became in UNCOUNTED else inbox.clear(arrival))
     return HandleResult(end.became, end.again, end.error)
 
 
 def _note_empty(inbox: InboxStore, arrival: Arrival, place: bytes | None, error: str) -> Program[None]:
     if place is not None:
-        yield from ask(inbox.ended(arrival._replace(identity=place), error, counted=False))
+        yield from ask(inbox.note_end(arrival._replace(identity=place), error, counted=False))
 
 
 def _stays_empty(inbox: InboxStore, arrival: Arrival, place: bytes) -> Program[bool]:
@@ -191,7 +191,7 @@ def advance(
             return True, sequence
         if first in (None, sequence) and (yield from ask(inbox.introduce(key, *names, sequence))):
             return True, sequence
-        last = yield from ask(inbox.applied(key))
+        last = yield from ask(inbox.read_applied(key))
         if last is None or sequence <= last or (first is not None and sequence != last + 1):
             break
     return False, last

@@ -225,7 +225,7 @@ def _drain_held(setting: Setting, client: Client, execute: Executor, number: int
     if setting.probation.notes(number, queue):
         noted += as_noted(queue)
         with suppress(StoreUnavailable):  # a pool that has no other connection; the transaction tells of a server
-            restarting(lambda: run(each(setting.outbox.begun(queue)), client))
+            restarting(lambda: run(each(setting.outbox.note_begin(queue)), client))
     flow = Flow(noted or queue, setting.rules)
     while flow.wave:
         verdict = flow.judge(setting.dispatch.publish(flow.wave))
@@ -284,7 +284,7 @@ async def _adrain_held(
     if setting.probation.notes(number, queue):
         noted += as_noted(queue)
         with suppress(StoreUnavailable):
-            await arestarting(lambda: arun(each(setting.outbox.begun(queue)), client))
+            await arestarting(lambda: arun(each(setting.outbox.note_begin(queue)), client))
     await turn.aclose()
     flow = Flow(noted or queue, setting.rules)
     while flow.wave:
@@ -326,7 +326,7 @@ def _take_leased(setting: Setting, request: ClaimRequest, number: int) -> Progra
     if killers.dead:
         yield from conclude(setting.outbox, killers, keep=setting.keep)
     if queue:
-        yield from setting.outbox.begun(queue)
+        yield from setting.outbox.note_begin(queue)
     else:
         yield setting.store.settle(won.held, Transition.RELEASE, None)
     yield setting.store.commit()

@@ -40,4 +40,6 @@ class KeptMessages:
         if gone == BATCH:
             self._next = began
         if gone:
-            self._tell("swept", side="outbox", removed=gone, archived=0, seconds=round(time.monotonic() - began, 3))
+            self._tell(
+                "swept", side="outbox", removed=gone, archived=0, repaired=0, seconds=round(time.monotonic() - began, 3)
+            )

@@ -18,7 +18,7 @@ class Polls(NamedTuple):
     idle: int = 0
     failures: int = 0
 
-    def found(self) -> tuple[Polls, float]:
+    def after_messages(self) -> tuple[Polls, float]:
         """The schedule after messages were found, and how long to rest: not at all."""
         return self._replace(idle=0, failures=0), 0.0
 
@@ -31,7 +31,7 @@ class Polls(NamedTuple):
         rest = min(self.longest, self.shortest * 2.0 ** min(self.idle, 60))
         return self._replace(idle=self.idle + 1, failures=0), rest * (0.75 + chance / 2)
 
-    def failed(self, chance: float) -> tuple[Polls, float]:
+    def after_failure(self, chance: float) -> tuple[Polls, float]:
         """The schedule after the store failed, and how long to rest."""
         rest = max(self.shortest, RECOVERY.delay(self.failures, chance))
         return self._replace(failures=self.failures + 1), rest

@@ -310,7 +310,7 @@ class Relay:
 
     def _waiting(self, setting: Setting) -> Ask[list[int]]:
         """Ask for the buckets that may have new messages."""
-        return setting.outbox.waiting(self._low.mark, self._walks.passed(self._dispatch.topics_shut()))
+        return setting.outbox.waiting(self._low.mark, self._walks.find_passed(self._dispatch.topics_shut()))
 
     async def _has_more(self) -> bool:
         """Tell whether there may be more after an empty round: behind a call under way, or from the beginning."""
@@ -515,13 +515,13 @@ class Relay:
         self._stops.stop()
 
     def _rest(self, *, found: bool) -> float:
-        self._polls, rest = self._polls.found() if found else self._polls.empty(random.random())
+        self._polls, rest = self._polls.after_messages() if found else self._polls.empty(random.random())
         return rest
 
     def _fail(self, error: BaseException) -> float:
         self._anew()
         self._reporter.report_failure(error)
-        self._polls, rest = self._polls.failed(random.random())
+        self._polls, rest = self._polls.after_failure(random.random())
         return rest
 
     def _wake(self, *, nudged: bool) -> None:

@@ -247,12 +247,12 @@ class Subscription:
             try:
                 if room:
                     await self._receive_into(run, room, LOOK)
-                polls, _ = polls.found()
+                polls, _ = polls.after_messages()
             except BaseException as error:
                 if not is_failure(error) or isinstance(error, ConfigurationError):
                     raise
                 run.report(error)  # tried again after any error of the broker's client
-                polls, rest = polls.failed(random.random())
+                polls, rest = polls.after_failure(random.random())
                 await self._bell.await_for(rest)
 
     async def _drain_all(self, run: SubscriptionRun, wait: float) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from retrysafe.backends.checks import Examination
 from retrysafe.backends.sql.checks import indexes
 from retrysafe.backends.sql.checks.indexes import rows_of
-from retrysafe.protocol.checks import Check, Facts, Severity, gathered, told
+from retrysafe.protocol.checks import Check, Facts, Severity, find_fact, told
 from retrysafe.protocol.requests import Program, ask
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ CHECKS = (
         Severity.ERROR,
         "ALTER TABLE … ENGINE = InnoDB; for each of {other_engines}",
         _GUIDE,
-        gathered("other_engines", "Not InnoDB: {}."),
+        find_fact("other_engines", "Not InnoDB: {}."),
     ),
     Check(
         "mysql-unique-key",
@@ -133,7 +133,7 @@ CHECKS = (
         Severity.ERROR,
         "Find and remove the duplicates, then  ALTER TABLE retrysafe_records ADD PRIMARY KEY (key_hash);",
         "how-to/own-the-schema.md",
-        gathered("keyless", "No unique index on: {}."),
+        find_fact("keyless", "No unique index on: {}."),
     ),
     Check(
         "mysql-indexes",

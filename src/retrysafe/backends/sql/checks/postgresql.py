@@ -10,7 +10,7 @@ from retrysafe.backends.sql.checks import indexes
 from retrysafe.backends.sql.checks.indexes import rows_of
 from retrysafe.backends.sql.postgresql import PostgresqlStore
 from retrysafe.backends.sql.table import TABLE
-from retrysafe.protocol.checks import Check, Facts, Severity, gathered, told
+from retrysafe.protocol.checks import Check, Facts, Severity, find_fact, told
 from retrysafe.protocol.requests import Program, Query, ask
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ CHECKS = (
         Severity.ERROR,
         "Find and remove the duplicates, then  ALTER TABLE retrysafe_records ADD PRIMARY KEY (key_hash);",
         "how-to/own-the-schema.md",
-        gathered("keyless", "No valid unique index on: {}."),
+        find_fact("keyless", "No valid unique index on: {}."),
     ),
     Check(
         "postgresql-unlogged",
@@ -233,7 +233,7 @@ CHECKS = (
         Severity.ERROR,
         "ALTER TABLE … SET LOGGED; for each of {unlogged}",
         "how-to/own-the-schema.md",
-        gathered("unlogged", "Unlogged: {}. A crash of the server empties them."),
+        find_fact("unlogged", "Unlogged: {}. A crash of the server empties them."),
     ),
     Check(
         "postgresql-indexes",
@@ -279,7 +279,7 @@ CHECKS = (
         "Connect to PostgreSQL itself for what listens, or set pool_mode = session in PgBouncer; with transaction "
         "pooling, LISTEN, SET and advisory locks of a session do not work.",
         "how-to/pools-pgbouncer-forks.md",
-        gathered(
+        find_fact(
             "pooled",
             "A server process served two connections at a time, or one connection by two processes: a pooler in "
             "transaction mode stands in front.",

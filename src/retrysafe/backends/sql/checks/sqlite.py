@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from retrysafe.backends.checks import Examination
 from retrysafe.backends.sql.checks import indexes
 from retrysafe.backends.sql.checks.indexes import rows_of
-from retrysafe.protocol.checks import Check, Facts, Severity, gathered
+from retrysafe.protocol.checks import Check, Facts, Severity, find_fact
 from retrysafe.protocol.requests import Program, ask
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ CHECKS = (
         Severity.ERROR,
         "Find and remove the duplicates, and make the table again by  {program} migrate --store {store}",
         "how-to/own-the-schema.md",
-        gathered("keyless", "No primary key: {}."),
+        find_fact("keyless", "No primary key: {}."),
     ),
     Check(
         "sqlite-indexes",

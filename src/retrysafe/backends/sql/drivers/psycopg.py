@@ -136,12 +136,19 @@ class _OfPsycopg:
 
     kind = "postgresql"
     failures: ClassVar[tuple[type[Exception], ...]] = (psycopg.Error,)
+    connects: ClassVar[Any]
+    """The class of connections."""
 
     def __init__(self, make: Callable[[], Any], size: Size | None = None, reset: Callable[[Any], Any] | None = None):
         super().__init__(size)  # type: ignore[call-arg]
         self.heard = ignore_notice
         self._make = make
         self._reset = reset
+
+    @classmethod
+    def to(cls, url: str, size: Size | None = None) -> Self:
+        """A driver whose connections are opened when they are needed."""
+        return cls(lambda: cls.connects.connect(url, **_settings(url)), size)
 
     @classmethod
     def beside(cls, theirs: Any, /) -> Self:
@@ -183,10 +190,7 @@ class _OfPsycopg:
 class PsycopgDriver(_OfPsycopg, PooledDriver[psycopg.Connection[Any]]):
     """psycopg for sync code."""
 
-    @classmethod
-    def to(cls, url: str, size: Size | None = None) -> Self:
-        """A driver whose connections are opened when they are needed."""
-        return cls(lambda: psycopg.Connection.connect(url, **_settings(url)), size)
+    connects = psycopg.Connection
 
     def open(self) -> psycopg.Connection[Any]:
         connection: psycopg.Connection[Any] = self._make()
@@ -238,10 +242,7 @@ class PsycopgDriver(_OfPsycopg, PooledDriver[psycopg.Connection[Any]]):
 class AsyncPsycopgDriver(_OfPsycopg, AsyncPooledDriver[psycopg.AsyncConnection[Any]]):
     """psycopg for async code."""
 
-    @classmethod
-    def to(cls, url: str, size: Size | None = None) -> Self:
-        """A driver whose connections are opened when they are needed."""
-        return cls(lambda: psycopg.AsyncConnection.connect(url, **_settings(url)), size)
+    connects = psycopg.AsyncConnection
 
     async def open(self) -> psycopg.AsyncConnection[Any]:
         connection: psycopg.AsyncConnection[Any] = await self._make()

@@ -17,8 +17,8 @@ from retrysafe.messaging.cloudevents import (
     Mode,
     attributes,
     is_attribute,
-    received,
-    structured,
+    read_event,
+    to_structured,
 )
 from retrysafe.protocol.messages import Envelope
 
@@ -62,7 +62,7 @@ def record_of(envelope: Envelope, mode: Mode, prefix: str) -> KafkaRecord:
     if any("\0" in name for name in beside):
         raise ValueError("the name of a header has a NUL in it, where Kafka's client would end it")
     if mode == "structured":
-        headers, value = {_MEDIA_TYPE: f"{STRUCTURED}; charset=UTF-8"}, structured(envelope)
+        headers, value = {_MEDIA_TYPE: f"{STRUCTURED}; charset=UTF-8"}, to_structured(envelope)
     else:
         headers = {f"{_PREFIX}{name}": text for name, text in told.items() if is_attribute(name)}
         headers[_MEDIA_TYPE] = headers.pop(f"{_PREFIX}datacontenttype")
@@ -92,7 +92,7 @@ def envelope_from(
             given["sequence"] = text
         elif name not in OWN:
             others[name] = text
-    envelope = received(given, value or b"", topic)
+    envelope = read_event(given, value or b"", topic)
     if envelope.key is None and key is not None:
         envelope = envelope._replace(key=key.decode(errors=ESCAPED))
     return envelope._replace(headers={**others, **envelope.headers})

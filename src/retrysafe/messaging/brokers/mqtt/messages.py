@@ -16,7 +16,16 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from retrysafe.messaging.brokers.mqtt.connecting import properties
-from retrysafe.messaging.cloudevents import DATA, OWN, STRUCTURED, Mode, attributes, is_attribute, received, structured
+from retrysafe.messaging.cloudevents import (
+    DATA,
+    OWN,
+    STRUCTURED,
+    Mode,
+    attributes,
+    is_attribute,
+    read_event,
+    to_structured,
+)
 from retrysafe.protocol.messages import Envelope
 
 _LONGEST = 0xFFFF
@@ -58,7 +67,7 @@ def content_of(envelope: Envelope, mode: Mode) -> Packet:
         return _content(envelope.payload, media_type, told)
     if forged := next((name for name in envelope.headers if name in DATA), None):
         raise ValueError(f"a header {forged!r} would be read as the payload")
-    return _content(structured(envelope), STRUCTURED, others)
+    return _content(to_structured(envelope), STRUCTURED, others)
 
 
 def _content(payload: bytes, media_type: str, told: Mapping[str, str]) -> Packet:
@@ -84,7 +93,7 @@ def envelope_from(content: Packet, place: str) -> Envelope:
         given["datacontenttype"] = media_type
     if "specversion" not in given and b'"specversion"' in content.payload:
         given.setdefault("datacontenttype", STRUCTURED)
-    envelope = received(given, content.payload, place)
+    envelope = read_event(given, content.payload, place)
     others = {name: value for name, value in given.items() if name not in OWN}
     return envelope._replace(headers={**others, **envelope.headers})
 

@@ -19,8 +19,8 @@ from retrysafe.messaging.cloudevents import (
     header_text,
     header_value,
     is_attribute,
-    received,
-    structured,
+    read_event,
+    to_structured,
 )
 from retrysafe.protocol.messages import Envelope
 
@@ -68,7 +68,7 @@ def content_of(envelope: Envelope, mode: Mode) -> tuple[bytes, dict[str, str]]:
     if forged := next((name for name in envelope.headers if name in DATA), None):
         raise ValueError(f"a header {forged!r} would be read as the payload")
     others = {name: value for name, value in headers.items() if not name.startswith(PREFIX)}
-    return structured(envelope), {**others, "content-type": STRUCTURED}
+    return to_structured(envelope), {**others, "content-type": STRUCTURED}
 
 
 def size_of(headers: Mapping[str, str], payload: bytes) -> int:
@@ -90,5 +90,5 @@ def envelope_from(headers: Mapping[str, str] | None, payload: bytes, place: str)
             others[name] = header_text(value)
     if "specversion" not in given and b'"specversion"' in payload:
         given.setdefault("datacontenttype", STRUCTURED)
-    envelope = received({**others, **given}, payload, place)
+    envelope = read_event({**others, **given}, payload, place)
     return envelope._replace(headers={**others, **envelope.headers})

@@ -12,7 +12,16 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import quote
 
-from retrysafe.messaging.cloudevents import DATA, OWN, STRUCTURED, Mode, attributes, is_attribute, received, structured
+from retrysafe.messaging.cloudevents import (
+    DATA,
+    OWN,
+    STRUCTURED,
+    Mode,
+    attributes,
+    is_attribute,
+    read_event,
+    to_structured,
+)
 from retrysafe.protocol.messages import Envelope
 from retrysafe.protocol.ordering import lane
 
@@ -86,7 +95,7 @@ def _binary(envelope: Envelope, others: Mapping[str, str]) -> dict[str, str] | N
 def _structure(envelope: Envelope) -> bytes:
     if forged := next((name for name in envelope.headers if name in DATA), None):
         raise ValueError(f"a header {forged!r} would be read as the payload")
-    return structured(envelope)
+    return to_structured(envelope)
 
 
 def _is_name(name: str) -> bool:
@@ -134,7 +143,7 @@ def envelope_from(data: bytes, told: Mapping[str, str], key: str, topic: str) ->
         given["datacontenttype"] = media_types[0]
     if "specversion" not in given and b'"specversion"' in data:
         given.setdefault("datacontenttype", STRUCTURED)
-    envelope = received(given, data, topic)
+    envelope = read_event(given, data, topic)
     if envelope.key is None and key:
         envelope = envelope._replace(key=key)
     return envelope._replace(headers={**others, **envelope.headers})

@@ -120,7 +120,7 @@ class _RabbitMQSession(ConsumerSession):
 
     @property
     def is_open(self) -> bool:
-        """True while messages can come: a deleted queue takes its subscription with it, and tells only so."""
+        """True while messages can come: deleting a queue removes its consumer tag, and nothing else shows it."""
         return (
             not self._is_lost
             and bool(self._tags)

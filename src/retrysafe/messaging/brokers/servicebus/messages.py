@@ -16,7 +16,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 
 from retrysafe.messaging.brokers.amqp_binding import envelope_from as envelope_of
 from retrysafe.messaging.brokers.amqp_binding import headers_of
-from retrysafe.messaging.cloudevents import BINDINGS, DATA, ESCAPED, OWN, STRUCTURED, Mode, is_attribute, structured
+from retrysafe.messaging.cloudevents import BINDINGS, DATA, ESCAPED, OWN, STRUCTURED, Mode, is_attribute, to_structured
 from retrysafe.protocol.messages import Envelope
 from retrysafe.protocol.ordering import lane, partition
 
@@ -91,7 +91,7 @@ def message_of(envelope: Envelope, mode: Mode, session: str | None) -> ServiceBu
     if mode == "structured" or is_event(media_type):
         if forged := next((name for name in envelope.headers if name in DATA), None):
             raise ValueError(f"a header {forged!r} would be read as the payload")
-        body, media_type = structured(envelope), STRUCTURED
+        body, media_type = to_structured(envelope), STRUCTURED
         properties = {name: value for name, value in envelope.headers.items() if not is_attribute(name)}
     for text in (*properties, *properties.values(), media_type, session or ""):
         str(text).encode()  # halves of characters have no place in UTF-8

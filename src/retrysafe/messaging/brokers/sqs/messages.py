@@ -13,7 +13,16 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from retrysafe.messaging.cloudevents import DATA, OWN, STRUCTURED, Mode, attributes, is_attribute, received, structured
+from retrysafe.messaging.cloudevents import (
+    DATA,
+    OWN,
+    STRUCTURED,
+    Mode,
+    attributes,
+    is_attribute,
+    read_event,
+    to_structured,
+)
 from retrysafe.protocol.messages import Envelope
 from retrysafe.protocol.ordering import lane
 
@@ -80,7 +89,7 @@ def _structure(envelope: Envelope, others: Mapping[str, str]) -> tuple[str, dict
         raise ValueError(f"{len(others)} headers cannot be attributes of a message of SQS, which has 10 at most")
     if forged := next((name for name in envelope.headers if name in DATA), None):
         raise ValueError(f"a header {forged!r} would be read as the payload")
-    body = structured(envelope).decode()
+    body = to_structured(envelope).decode()
     if not _is_text(body):
         body = json.dumps(json.loads(body))
     return body, {_MEDIA_TYPE: STRUCTURED, **others}
@@ -130,7 +139,7 @@ def envelope_from(message: Mapping[str, Any], topic: str) -> Envelope:
     body = message.get("Body", "")
     if "specversion" not in given and '"specversion"' in body:
         given.setdefault("datacontenttype", STRUCTURED)
-    envelope = received(given, body.encode("utf-8", "surrogatepass"), topic)
+    envelope = read_event(given, body.encode("utf-8", "surrogatepass"), topic)
     group = message.get("Attributes", {}).get("MessageGroupId")
     if envelope.key is None and group not in (None, order_of(envelope)["MessageGroupId"]):
         envelope = envelope._replace(key=group)
