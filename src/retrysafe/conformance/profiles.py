@@ -43,7 +43,7 @@ _BARE = {"K1": _OPAQUE, "K2": _OPAQUE, "K5": _OPAQUE}
 _STATUSES = "the protocol stores each status of the endpoint"
 _MISMATCH = "other parameters under a key are answered with 400"
 _NO_STATUS = "the protocol has no such answer"
-_BODY = dict.fromkeys(("busy", "reused", "invalid", "final", "lie"), _NO_STATUS)
+_BODY: Mapping[str, str] = dict.fromkeys(("busy", "reused", "invalid", "final", "lie"), _NO_STATUS)
 
 PROFILES: Mapping[str, Profile] = {
     "acp": Profile(
