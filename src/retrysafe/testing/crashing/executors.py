@@ -25,15 +25,15 @@ def instrument_executors(tracer: Tracer) -> None:
         real = getattr(Backend, name)
 
         @functools.wraps(real)
-        def open_traced(backend: Backend, make: Any) -> Any:
+        def open_traced(backend: Backend) -> Any:
             if backend.kind == "memory":
                 tracer.tell("in memory", "store='memory://'")
-            return kind(real(backend, make), tracer, backend)
+            return kind(real(backend), tracer, backend)
 
         setattr(Backend, name, open_traced)
 
-    wrap("_make", _Client)
-    wrap("_amake", _AsyncClient)
+    wrap("_open", _Client)
+    wrap("_aopen", _AsyncClient)
 
 
 class _Traced:
