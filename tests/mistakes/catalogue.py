@@ -275,6 +275,11 @@ _CLAIMS = [
         "The stored outcome cannot change. Move this line into the block",
     ),
     Mistake(
+        "a failure that is a text",
+        'with boundary().claim("k") as claim: claim.fail("no such card")',
+        "fail() takes an exception",
+    ),
+    Mistake(
         "a claim that is not entered",
         'claim = boundary().claim("k")\nif not claim.replayed: print("charged")',
         "Write: with boundary.claim(…) as claim:",

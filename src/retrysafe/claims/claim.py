@@ -234,8 +234,11 @@ class Claim(Generic[Result, Tx]):
     def fail(self, error: BaseException) -> None:
         """Declare that the operation failed for good: the failure is stored and replayed.
 
-        An attribute ``data`` of the error is stored too, if it is JSON.
+        An attribute ``data`` of the error is stored too, if it is JSON. Raises `ConfigurationError` for what is no
+        exception.
         """
+        if not isinstance(error, BaseException):
+            raise ConfigurationError(f"fail() takes an exception, as in fail(ValueError({error!r})).")
         self._signalling().failure = error
 
     def committed(self) -> None:
