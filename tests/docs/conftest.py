@@ -137,7 +137,7 @@ def store_servers(page: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.fixture
 def dynamodb(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of a table that is not there yet, as DYNAMODB_URL; dropped in the end."""
+    """The URL of tables that are not there yet, as DYNAMODB_URL; dropped in the end."""
     require("dynamodb")
     import boto3
 
@@ -148,9 +148,14 @@ def dynamodb(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     url = f"dynamodb://retrysafe?region=us-east-1&endpoint={endpoint}"
     monkeypatch.setenv("DYNAMODB_URL", url)
     monkeypatch.setenv("DYNAMODB_ENDPOINT", endpoint)
+
+    def drop() -> None:
+        for table in ("retrysafe", "retrysafe_steps"):
+            with suppress(client.exceptions.ResourceNotFoundException):
+                client.delete_table(TableName=table)
+
     with alone_with("dynamodb"):
-        with suppress(client.exceptions.ResourceNotFoundException):
-            client.delete_table(TableName="retrysafe")
+        drop()
         yield url
-        client.delete_table(TableName="retrysafe")
+        drop()
     client.close()
