@@ -20,7 +20,7 @@ import retrysafe
 from retrysafe.errors import RetrysafeError
 from retrysafe.gateway import fields
 from retrysafe.gateway.fields import Hop
-from retrysafe.http import bodies, conditional, keys, messages
+from retrysafe.http import bodies, conditional, key_header, messages
 from retrysafe.http.client import bodies as client_bodies
 from retrysafe.http.client import policy, redirects
 from retrysafe.http.client.redirects import RequestTarget
@@ -154,9 +154,12 @@ SLACK, GITHUB = Slack("secret"), GitHub("secret")
 ROUTES = Routes({"POST /a/**/b/**/c/*/d": "required", "/**/x/**/y": "off"})
 
 READ: dict[str, tuple[Callable[[Any], Any], Callable[[int], Any]]] = {
-    "a key with parameters": (lambda value: keys.parse([value], "lenient"), lambda n: b'"k"' + b";a=:a:" * n + b"("),
-    "a key with escapes": (lambda value: keys.parse([value], "lenient"), lambda n: b'"' + b"\\\\" * n),
-    "a bare key": (lambda value: keys.parse([value], "lenient"), lambda n: b"k" * n + b"\x7f"),
+    "a key with parameters": (
+        lambda value: key_header.parse([value], "lenient"),
+        lambda n: b'"k"' + b";a=:a:" * n + b"(",
+    ),
+    "a key with escapes": (lambda value: key_header.parse([value], "lenient"), lambda n: b'"' + b"\\\\" * n),
+    "a bare key": (lambda value: key_header.parse([value], "lenient"), lambda n: b"k" * n + b"\x7f"),
     "entity tags": (conditional.tags, lambda n: b'"a",' * n),
     "entity tags and spaces": (conditional.tags, lambda n: b'"a",' + b" " * n + b"x"),
     "a length": (messages.length_of, lambda n: "0" * n + "x"),

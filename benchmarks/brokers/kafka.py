@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from benchmarks import services
 from benchmarks.brokers.base import AT_ONCE, BRIEF, WAIT, Broker, Receive, new_topic, nothing, receiving
 from retrysafe.messaging.brokers.kafka import AsyncKafkaPublisher, KafkaConsumer, declare
-from retrysafe.messaging.brokers.kafka.envelope import record_of
+from retrysafe.messaging.brokers.kafka.messages import record_of
 from retrysafe.protocol.messages import Envelope
 
 PARTITIONS = 4
