@@ -121,11 +121,11 @@ def test_the_transactions_that_are_counted_are_bounded_in_number() -> None:
     counts = postgresql.Gates()
     answers = [Rows([(number, "rest")], 1) for number in range(5000)]
     for answer in answers:
-        assert counts.counted(answer).rows == [("rest",)]
+        assert counts.count_locks(answer).rows == [("rest",)]
     assert len(counts._held) == 4096
     for number in range(100):
         for _ in range(MOST):
-            counts.counted(answers[number])
+            counts.count_locks(answers[number])
     assert counts.full() == list(range(84, 100))
-    counts.counted(answers[84])
+    counts.count_locks(answers[84])
     assert counts.full()[-1] == 84, "one that goes on is not forgotten"

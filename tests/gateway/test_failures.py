@@ -392,7 +392,7 @@ async def test_an_upstream_that_speaks_first_is_not_asked(monkeypatch: pytest.Mo
     exchange = UpstreamExchange(connections, Timeouts(), None, None)  # type: ignore[arg-type]
     try:
         with pytest.raises(UpstreamFailed) as error:
-            await exchange.run("POST", connections.url(b"/", b""), [], None, body=False, heeds_client=False)  # type: ignore[arg-type]
+            await exchange.run("POST", connections.url(b"/", b""), [], None, body=False, abandons=False)  # type: ignore[arg-type]
         assert not error.value.failed.sent
         assert (upstream.seen, upstream.connections) == ([], 1)
     finally:

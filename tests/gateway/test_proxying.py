@@ -247,7 +247,7 @@ async def test_a_connection_that_serves_another_request_is_not_cut() -> None:
             pass
 
         exchange = UpstreamExchange(connections, Timeouts(), asyncio.Event().wait, send)  # type: ignore[arg-type]
-        await exchange.run("POST", connections.url(b"/", b""), [], head, body=False, heeds_client=False)
+        await exchange.run("POST", connections.url(b"/", b""), [], head, body=False, abandons=False)
 
     got: list[bytes] = []
 

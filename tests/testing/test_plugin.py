@@ -117,7 +117,7 @@ def test_the_cases_that_are_published_show_what_they_compared(runs: Runs) -> Non
         from types import SimpleNamespace
 
         def test_it():
-            bench = SimpleNamespace(win=lambda: 1, settle=lambda *a: True, lose=lambda: SimpleNamespace(decision=3))
+            bench = SimpleNamespace(finish=lambda *a: 1, lose=lambda: SimpleNamespace(decision=3))
             CASES["a_completed_result_is_replayed_byte_for_byte"](bench)
         """,
     )

@@ -249,7 +249,7 @@ class RecordAdmin(admin.ModelAdmin):
         return "-" if worker is None else f"{worker.host}, pid {worker.pid}"
 
     @_column("last attempt began")
-    def show_started(self, record: Record) -> str:
+    def started(self, record: Record) -> str:
         """Show the time of the last claim."""
         return start_time(record.as_read(_now()))
 
@@ -259,7 +259,7 @@ class RecordAdmin(admin.ModelAdmin):
         return duration((_now() - record.updated) / 1e6)
 
     @_column("last written")
-    def show_written(self, record: Record) -> str:
+    def written(self, record: Record) -> str:
         """Show the time of writing."""
         return instant(record.updated)
 

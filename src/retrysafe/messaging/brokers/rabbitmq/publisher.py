@@ -11,7 +11,7 @@ from typing import Literal, cast
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractConnection
-from aio_pika.exceptions import DeliveryError, PublishError
+from aio_pika.exceptions import AuthenticationError, DeliveryError, ProbableAuthenticationError, PublishError
 from aiormq import Channel as Wire
 from aiormq import spec
 from aiormq.exceptions import (
@@ -155,7 +155,7 @@ class _RabbitMQPublishing(PublisherSession):
             body, media_type, headers = content_of(envelope, self._binding, self._mode)
             return encode_frames(wire, command, _properties(envelope, media_type, headers), body)
         except (ValueError, TypeError, struct.error) as error:
-            return PublishResult(PublishStatus.RETRYABLE, error_text(error))
+            return PublishResult(PublishStatus.RETRYABLE, _text_of(error))
 
     # ------------------------------------------------------------ the connection, and a channel for each place
 
@@ -165,16 +165,16 @@ class _RabbitMQPublishing(PublisherSession):
             async with self._opening:  # publish may be called while it is under way
                 connection = await self._connect()
         except Exception as error:  # noqa: BLE001 - aio-pika's have no common base
-            return PublishResult(PublishStatus.UNAVAILABLE, error_text(error))
+            return PublishResult(PublishStatus.UNAVAILABLE, _text_of(error))
         try:
             async with asyncio.timeout(self._timeout):
                 wire = self._open(place) or await self._open_wire(connection, place)
         except _REFUSED as error:
-            return PublishResult(PublishStatus.STALLED, error_text(error))
+            return PublishResult(PublishStatus.STALLED, _text_of(error))
         except Exception as error:  # noqa: BLE001 - a connection that opens no channel is of no use
             if self._connection is connection:
                 await self.close()
-            return PublishResult(PublishStatus.UNAVAILABLE, error_text(error))
+            return PublishResult(PublishStatus.UNAVAILABLE, _text_of(error))
         try:
             async with asyncio.timeout(_BLOCKED):
                 await wire.connection.ready()
@@ -251,8 +251,8 @@ def _result_of(error: BaseException | None) -> PublishResult:
     if isinstance(error, ChannelPreconditionFailed):
         return _CLOSED
     if isinstance(error, _REFUSED):
-        return PublishResult(PublishStatus.STALLED, error_text(error))
-    return _UNCONFIRMED if isinstance(error, TimeoutError) else PublishResult(PublishStatus.UNKNOWN, error_text(error))
+        return PublishResult(PublishStatus.STALLED, _text_of(error))
+    return _UNCONFIRMED if isinstance(error, TimeoutError) else PublishResult(PublishStatus.UNKNOWN, _text_of(error))
 
 
 def _properties(envelope: Envelope, media_type: str, headers: dict[str, str]) -> spec.Basic.Properties:
@@ -263,3 +263,9 @@ def _properties(envelope: Envelope, media_type: str, headers: dict[str, str]) ->
         delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
         headers={**headers},
     )
+
+
+def _text_of(error: BaseException) -> str:
+    if isinstance(error, AuthenticationError | ProbableAuthenticationError):
+        return f"the broker refused the login: correct user, password and virtual host in its URL ({error})"
+    return error_text(error)
