@@ -6,6 +6,7 @@ A test that does so without the marker fails there, and is told to have it.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import sys
 import time
 from collections.abc import Generator
@@ -29,6 +30,7 @@ _unnoted_asyncio_sleep = asyncio.sleep
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker, and listen."""
     config.addinivalue_line("markers", "slow: starts a process or a server, or waits for a clock; not in `make quick`")
+    importlib.import_module("urllib3")  # it binds a socket, to find out about IPv6: no test is to be slow by that
     sys.addaudithook(_note)
     time.sleep = _sleep
     asyncio.sleep = _asyncio_sleep  # type: ignore[assignment]
