@@ -154,12 +154,18 @@ class Runtime(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), RuntimeHandler)
-        self.events: SimpleQueue[tuple[dict[str, Any], float]] = SimpleQueue()
+        self.events: SimpleQueue[tuple[dict[str, Any], float] | None] = SimpleQueue()
         self.answers: SimpleQueue[Any] = SimpleQueue()
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def invoke(self, *records: dict[str, Any], seconds: float = 3.0) -> Any:
         self.events.put(({"Records": records}, seconds))
+
+    def end(self) -> None:
+        """Serve no more, and leave no thread that waits for an invocation."""
+        self.events.put(None)
+        self.shutdown()
+        self.server_close()
 
 
 class RuntimeHandler(BaseHTTPRequestHandler):
@@ -167,7 +173,11 @@ class RuntimeHandler(BaseHTTPRequestHandler):
     server: Runtime
 
     def do_GET(self) -> None:
-        event, seconds = self.server.events.get()
+        if (invocation := self.server.events.get()) is None:
+            self.server.events.put(None)
+            self.close_connection = True
+            return
+        event, seconds = invocation
         body = json.dumps(event).encode()
         self.send_response(200)
         for name, value in {
@@ -232,8 +242,7 @@ def test_a_function_that_is_killed_goes_on_when_the_time_of_its_invocation_is_ov
     finally:
         second.kill()
         second.wait()
-        runtime.shutdown()
-        runtime.server_close()
+        runtime.end()
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as read:
         sql = "SELECT name, count(*), count(DISTINCT key) FROM ledger GROUP BY name ORDER BY 1"
         rows = read.execute(sql).fetchall()
