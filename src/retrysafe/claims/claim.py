@@ -298,7 +298,8 @@ class Claim(Generic[Result, Tx]):
             the step commits with it.
         effects: "keyed" or "external", by default the boundary's: an external step is never done twice. If its outcome
             is unknown, ``probe`` is called with the step, to say as a boundary's probe does.
-        undo: called with the result if the operation fails for good later, last step first.
+        undo: called with the result if the operation fails for good later, last step first. With it, a step that was
+            begun and has no result is done again, under the same ``key_for``, before it is undone.
         was: the name that the step had when runs that are under way began. new: it had none then.
 
         Raises `KeyReused` if a finished step is asked for with other arguments, `OutcomeUnknown` if it may have

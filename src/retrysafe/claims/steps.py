@@ -9,8 +9,9 @@ How a run goes back
 -------------------
 It does if the operation fails for good and a step has ``undo``. The decision is written first; then the compensations
 are called, those of the latest steps first, each with the stored result. After a crash the code runs again, with its
-finished steps replayed, only to register its compensations; so the run ends undone, whatever the code says by then. A
-compensation that fails, and a step with one that the code did not ask for again, leave the key unknown.
+finished steps replayed, and those that it has begun done again, only to register its compensations; so the run ends
+undone, whatever the code says by then. A compensation that fails, and a step with one that the code did not ask for
+again, leave the key unknown.
 """
 
 from __future__ import annotations
