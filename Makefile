@@ -2,8 +2,8 @@ PYTHON ?= python3
 ARGS ?=
 SERVERS ?=
 CORES := $(shell getconf _NPROCESSORS_ONLN)
-# Two for each core, since half of the time tests wait for services and clocks. Quick tests wait for nothing.
-WORKERS ?= $(shell expr $(CORES) \* 2)
+# Three for each core, since most of the time tests wait for services and clocks. Quick tests wait for nothing.
+WORKERS ?= $(shell expr $(CORES) \* 3)
 
 # Tests start thousands of programs: with this set, as many images of containers have it, each compiles the package anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -204,7 +204,7 @@ $(RELEASE)/.stamp: pyproject.toml
 	@touch $@
 
 docs: $(RELEASE)/.stamp ## Build the site into site/; a warning is an error
-	$(RELEASE)/bin/python -m mkdocs build --strict
+	$(RELEASE)/bin/python -m zensical build --strict
 
 dist: $(RELEASE)/.stamp ## Build wheels and sdists into dist/, and try each in an empty environment of each Python here
 	rm -rf dist
@@ -214,6 +214,6 @@ dist: $(RELEASE)/.stamp ## Build wheels and sdists into dist/, and try each in a
 
 clean: ## Stop the services; remove .venv, caches and the services' data
 	$(SERVICES) stop
-	rm -rf .venv .services .coverage .coverage.* htmlcov build dist site mutants .hypothesis \
+	rm -rf .venv .services .coverage .coverage.* .cache htmlcov build dist site mutants .hypothesis \
 		.mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

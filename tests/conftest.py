@@ -131,7 +131,7 @@ def _log_as_before() -> Iterator[None]:
 def files_of_the_test_are_closed(request: pytest.FixtureRequest) -> Iterator[None]:
     """A process shares the connections of a URL for as long as it lives: thousands of tests would keep theirs open."""
     yield
-    folder = getattr(request.node, "funcargs", {}).get("tmp_path")
+    folder = (getattr(request.node, "funcargs", None) or {}).get("tmp_path")
     if folder is not None:
         for backend in [shared for name, (shared, _) in registry._shared.items() if str(folder) in str(name)]:
             registry.forget(backend)

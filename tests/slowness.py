@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import platform
 import sys
 import time
 from collections.abc import Generator
@@ -31,6 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker, and listen."""
     config.addinivalue_line("markers", "slow: starts a process or a server, or waits for a clock; not in `make quick`")
     importlib.import_module("urllib3")  # it binds a socket, to find out about IPv6: no test is to be slow by that
+    platform.processor()  # clients name it, and the first one starts a process to ask for it
     sys.addaudithook(_note)
     time.sleep = _sleep
     asyncio.sleep = _asyncio_sleep  # type: ignore[assignment]

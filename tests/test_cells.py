@@ -32,6 +32,12 @@ def test_pair(a, b): ...
 @pytest.mark.parametrize("c", range(10))
 def test_one(c): ...
 
+@pytest.mark.slow
+def test_two(): ...
+
+@pytest.mark.slow
+def test_three(): ...
+
 @pytest.mark.beside
 def test_engine(): ...
 
@@ -97,7 +103,7 @@ def test_a_run_says_what_it_leaves(pytester: pytest.Pytester, monkeypatch: pytes
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     for arguments, length, passed in (
         (["-n", "2"], "short", "short"),
-        ([], "full", "43"),
+        ([], "full", "45"),
         (["test_it.py::test_one"], "short", "10"),
     ):
         monkeypatch.setenv(effort.EFFORT, length)
@@ -107,7 +113,7 @@ def test_a_run_says_what_it_leaves(pytester: pytest.Pytester, monkeypatch: pytes
         told = "cells left to make prove in all" in ended.stdout.str()
         assert told == (passed == "short")
         if passed == "short":
-            assert f"{43 - ran} cells left to make prove: test_it.py" in ended.stdout.str()
-            assert 4 + 12 + 1 + 2 <= ran <= 7 + 12 + 1 + 2
+            assert f"{45 - ran} cells left to make prove: test_it.py" in ended.stdout.str()
+            assert 4 + 12 + 2 + 2 <= ran <= 7 + 12 + 2 + 2
         else:
             assert ran == int(passed)

@@ -87,8 +87,16 @@ def test_imports_nothing_until_a_name_is_asked_for() -> None:
 
 
 @pytest.mark.slow
-def test_imports_nothing_but_the_standard_library() -> None:
-    roots = {name.partition(".")[0] for name in loaded()}
+@each_row(
+    "imported",
+    [
+        "from retrysafe import *",
+        "from retrysafe.testing import Clock, assert_once",
+        "from retrysafe.cli import make_parser; make_parser('retrysafe')",
+    ],
+)
+def test_imports_nothing_but_the_standard_library(imported: str) -> None:
+    roots = {name.partition(".")[0] for name in loaded(imported)}
     assert roots - set(sys.stdlib_module_names) == {"retrysafe"}
 
 

@@ -128,6 +128,22 @@ def test_psycopg_leased(pool: psycopg_pool.ConnectionPool[Any], key: str) -> Non
     boundary.close()
 
 
+def test_a_retry_that_fails_for_good_looks_for_steps(pool: psycopg_pool.ConnectionPool[Any], key: str) -> None:
+    boundary = Boundary("trips", store=pool, permanent=ValueError)
+    claim(boundary, f"{key} first")
+    for name, error, sent in (
+        (key, OSError, ["WITH", "UPDATE"]),
+        (key, OSError, ["WITH", "UPDATE", "UPDATE"]),
+        (key, ValueError, ["WITH", "UPDATE", "SELECT", "UPDATE"]),
+        (f"{key} other", ValueError, ["WITH", "UPDATE"]),
+    ):
+        SENT.clear()
+        with pytest.raises(error), boundary.claim(name):
+            raise error
+        assert verbs() == sent
+    boundary.close()
+
+
 def test_psycopg_own_transaction(pool: psycopg_pool.ConnectionPool[Any], key: str) -> None:
     boundary = Boundary("trips", store=pool, effects="transactional")
     claim(boundary, f"{key} first")

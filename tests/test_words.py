@@ -1,4 +1,4 @@
-"""Docstrings, comments, names of tests and commit subjects begin with a noun or a verb."""
+"""Docstrings, comments, names of tests and commit subjects begin with a noun or a verb, and name their actors."""
 
 from __future__ import annotations
 
@@ -30,6 +30,14 @@ def test_words_of_the_source() -> None:
     ] == []
 
 
+def test_actors_of_the_library_have_a_name() -> None:
+    assert [
+        f"{path.relative_to(ROOT)}:{line}: {text}"
+        for path in sorted((ROOT / "src").rglob("*.py"))
+        for line, text in words.vague_actors(path.read_text(encoding="utf-8"))
+    ] == []
+
+
 @pytest.mark.slow
 def test_subjects_of_commits_since_this_rule() -> None:
     if not (first := _git("log", "--diff-filter=A", "--format=%H", "--", "tests/test_words.py")):
@@ -51,6 +59,8 @@ def test_each_kind_of_fault_is_found() -> None:
     )
     source = "\n".join(lines).replace("%", "#")
     assert [line for line, _ in words.faults(source)] == [1, 2, 4, 5]
+    vague = '"""A text.\n\nOf nobody."""\nx = "nobody"  # by somebody\n'
+    assert [line for line, _ in words.vague_actors(vague)] == [3, 4]
     assert not words.is_subject("What is new")
     assert not words.is_subject("x" * 73)
     assert words.is_subject("Whatsoever")

@@ -98,6 +98,8 @@ DEFINITIONS = (
         "Every side effect is listed",
         (
             feature("`Boundary(effects=)`", BOUNDARY),
+            feature("`side_effects=`", "how-to/describe-and-lock.md#declare-an-operation"),
+            DESCRIBE,
             page("which one", "explanation/transactional-or-leased.md#which-one"),
             CRASHED,
             check("`retrysafe scan`", "how-to/scan.md"),
@@ -210,9 +212,13 @@ CLIENTS = (
             page("is a new key safe?", "reference/problems/index.md"),
             page("errors", "reference/errors.md"),
             feature("the HTTP client's journal", "how-to/http-client.md#after-a-crash"),
+            feature("the HTTP client: `Host(requires_key=True)`", "how-to/http-client.md#declare-who-honours-keys"),
             test("http/client/test_durable.py::test_c03_past_its_retention_a_request_is_not_sent"),
+            test(
+                "http/client/test_rules.py"
+                "::test_c01_a_call_without_a_key_of_the_callers_own_is_refused_where_one_is_required"
+            ),
         ),
-        "a caller that makes a failed call anew, without a key of its own, has made a new key",
     ),
     Line(
         "C7",
@@ -630,7 +636,7 @@ BATCHES = (
         "No two runs on one partition",
         (
             feature("`Boundary.lease` of the partition", "how-to/leases.md"),
-            test("leases/test_holding.py::test_a_lease_has_one_holder_whose_token_is_the_highest"),
+            test("leases/test_named_lease.py::test_a_lease_has_one_holder_whose_token_is_the_highest"),
         ),
     ),
     Line(

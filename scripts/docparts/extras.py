@@ -20,6 +20,8 @@ PURPOSES = {
     "postgresql": ("the same as `psycopg`", "how-to/migrate-the-schema"),
     "asyncpg": ("PostgreSQL, async", "how-to/guard-a-block-in-my-transaction"),
     "mysql": ("MySQL and MariaDB, sync and async", "how-to/run-on-mysql-or-mariadb"),
+    "sqlserver": ("SQL Server and Azure SQL by Microsoft's driver; never run", "how-to/run-on-sql-server"),
+    "pymssql": ("the same by pymssql", "how-to/run-on-sql-server"),
     "sqlalchemy": (
         "engines, sessions and connections of SQLAlchemy as store and transaction",
         "how-to/guard-a-block-in-my-transaction",

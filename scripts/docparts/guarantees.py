@@ -17,6 +17,8 @@ from tests.proving.proofs import MODES, Proof, Run, read
 from tests.stores import harnesses
 
 PROOFS = ROOT / "tests/proving/proofs.json"
+PARTS = ROOT / "tests/proving/parts"
+"""Runs of one part of the proof each."""
 MUTATION = ROOT / "tests/proving/mutation.json"
 NO_RUN = "No run of `make prove` has been recorded yet, so this page has no figures."
 
@@ -47,11 +49,12 @@ def promises() -> str:
 
 def _store(known: Capabilities, run: Run | None) -> str:
     modes = [ground for ground in ModeKind if known.transactions or ground not in (ModeKind.OWN, ModeKind.JOINED)]
-    rows = [(twice.NAMES[ground], PROMISES[ground], _shown(run, known.name, ground)) for ground in modes]
+    rows = [(twice.NAMES[ground], PROMISES[ground], _shown(run, known, ground)) for ground in modes]
     refused = "" if known.transactions else '\n`effects="transactional"` is refused when the boundary is built.\n'
     settings = harnesses.SETTINGS[known.name]
     return (
         f"### {known.name}\n\n"
+        + ("**Never run**: this is what it is written to keep.\n\n" if known.never_run else "")
         + table(("mode", "what is promised", "what runs have shown"), rows)
         + refused
         + "\nUnder which configuration:\n\n"
@@ -65,10 +68,17 @@ def _store(known: Capabilities, run: Run | None) -> str:
     )
 
 
-def _shown(run: Run | None, store: str, ground: ModeKind) -> str:
+def _shown(run: Run | None, known: Capabilities, ground: ModeKind) -> str:
+    if known.never_run:
+        return "never run"
     if run is None:
         return "no run recorded"
-    proofs = [one for one in run.proofs if (one.kind, one.mode) == (store, MODE[ground])]
+    proofs = [
+        one
+        for recorded in (run, *_list_parts())
+        for one in recorded.proofs
+        if (one.kind, one.mode) == (known.name, MODE[ground])
+    ]
     return _faults(proofs) if proofs else "no fault injected"
 
 
@@ -125,7 +135,24 @@ def injected() -> str:
     if found is None:
         return NO_RUN + "\n"
     parts = dict.fromkeys(one.part for one in found.proofs if one.part not in OF_TESTS)
-    return "\n".join(_part(part, [one for one in found.proofs if one.part == part]) for part in parts)
+    shown = [_part(part, [one for one in found.proofs if one.part == part]) for part in parts]
+    return "\n".join([*shown, *map(_run_of_part, _list_parts())])
+
+
+def _list_parts() -> list[Run]:
+    """The runs of one part each that have been recorded."""
+    return [run for path in sorted(PARTS.glob("*.json")) if (run := read(path)) and run.proofs]
+
+
+def _run_of_part(run: Run) -> str:
+    """The table of a part that was recorded in a run of its own, and that run."""
+    told = ", ".join(f"{name} {number}" for name, number in run.versions.items())
+    tests = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(run.tests.items()))
+    return (
+        _part(run.proofs[0].part, run.proofs)
+        + f"\nA run of its own, in which each test counts once for each of its rows: seed {run.seed}, effort "
+        f"{run.effort}, {tests}; pytest was given `{run.command}`. Versions: {told}.\n"
+    )
 
 
 def _part(part: str, proofs: list[Proof]) -> str:

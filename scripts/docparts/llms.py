@@ -7,7 +7,7 @@ import re
 from docparts import ROOT
 from retrysafe.backends.registry import specs
 
-_STORES = ", ".join(spec.title for spec in specs() if spec.name != "memory")
+_STORES = ", ".join(spec.title for spec in specs() if spec.schemes and spec.name != "memory")
 FILE = ROOT / "docs" / "llms.txt"
 HEAD = f"""# retrysafe
 

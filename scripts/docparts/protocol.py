@@ -34,16 +34,16 @@ def outcomes() -> str:
     """Show the fate of record and transaction, for every ending of the work and every ground."""
     head = ("how the work ended", *(ground.value for ground in ModeKind))
     rows = [
-        (ending.value, *(_verdict(verdict, ground) for verdict, ground in zip(verdicts, ModeKind, strict=True)))
-        for ending, verdicts in OUTCOMES.items()
+        (ending.value, *(_settlement(one, ground) for one, ground in zip(settlements, ModeKind, strict=True)))
+        for ending, settlements in OUTCOMES.items()
     ]
     return table(head, rows)
 
 
-def _verdict(verdict: Settlement, ground: ModeKind) -> str:
-    if verdict.event is None:
+def _settlement(settlement: Settlement, ground: ModeKind) -> str:
+    if settlement.event is None:
         return "rolled back; no record"
-    target = RULES[verdict.event].target
+    target = RULES[settlement.event].target
     assert target is not None
-    own = ground is ModeKind.OWN and verdict.transaction is Transaction.SAVEPOINT
+    own = ground is ModeKind.OWN and settlement.transaction is Transaction.SAVEPOINT
     return f"{'back to the savepoint, ' if own else ''}*{target.value}*"

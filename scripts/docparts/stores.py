@@ -18,7 +18,7 @@ def capabilities() -> str:
             yes_no[one.waits_in_transaction],
             one.clock,
             one.durability,
-            f"stand-in: {one.stand_in}" if one.stand_in else "itself",
+            one.tested_on or "itself",
         )
         for one in declared
     ]
@@ -39,6 +39,8 @@ def store_guide() -> str:
         )
         if known.stand_in:
             parts[-1] += f"- Tested on a stand-in, {known.stand_in}, and not on the product itself.\n"
+        if known.never_run:
+            parts[-1] += "- **Never run**: its statements were parsed, and no server has performed them.\n"
         quotas = known.quotas or "cannot be kept"
         parts[-1] += f"- Quotas: {quotas}.\n"
         parts.append("It can't survive:\n")

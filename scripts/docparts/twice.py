@@ -133,6 +133,11 @@ ANYWHERE = (
         "agent: give `once()` of `ToolGuard` the `key=` that names the intent, where there is one."
     ),
     (
+        "**A sync tool in a thread whose caller has given it up**, as by `asyncio.wait_for(asyncio.to_thread(tool))`, "
+        "goes on, so that the model's next equal call counts as wanted beside it: make a tool with a time-out "
+        "`async def`, or give `once()` of `ToolGuard` the `key=`. Time-outs of Pydantic AI's own threads are seen."
+    ),
+    (
         "**The store's clock is set forward.** Leases end early, and their holders are fenced. If the clock is set "
         "forward by more than the window, the key is new work."
     ),

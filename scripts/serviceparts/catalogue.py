@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from serviceparts.aws import ElasticMQ, Ministack
 from serviceparts.browser import Chromium
+from serviceparts.cosmos import CosmosDBServer
 from serviceparts.debezium import Debezium
 from serviceparts.dynamodb import DynamoDB
 from serviceparts.kafka import Kafka
@@ -22,6 +23,7 @@ from serviceparts.servicebus import ServiceBus
 _FIRST = (
     *(PostgreSQL(), MariaDB(), Redis(), RedisCluster(), RedisSentinel(), DynamoDB(), SecantusDB()),
     *(
+        CosmosDBServer(),
         RabbitMQ(),
         Kafka(),
         Nats(),

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from retrysafe.claims.codec import Codec, JSONCodec
     from retrysafe.claims.declaration import declare
     from retrysafe.claims.encryption import Keyring
-    from retrysafe.claims.holding import Lease
+    from retrysafe.claims.named_lease import Lease
     from retrysafe.claims.observers import LoggingObserver
     from retrysafe.claims.settings import layered, reject, wait
     from retrysafe.claims.step import Step
@@ -102,7 +102,7 @@ _HOMES = {
     "KeyExpired": "errors",
     "KeyReused": "errors",
     "Keyring": "claims.encryption",
-    "Lease": "claims.holding",
+    "Lease": "claims.named_lease",
     "LeaseLost": "errors",
     "LoggingObserver": "claims.observers",
     "Observer": "protocol.events",

@@ -13,7 +13,7 @@ from retrysafe.backends.driver import arun, run
 from retrysafe.backends.stores import Store, Tx
 from retrysafe.claims import key_spaces
 from retrysafe.claims.claim import Claim, Result, Unentered
-from retrysafe.claims.codec import CheckedCodec, Codec, JSONCodec, encode_failure
+from retrysafe.claims.codec import CheckedCodec, Codec, JSONCodec, encode_verdict
 from retrysafe.claims.decorator import (
     Guarded,
     Selector,
@@ -47,6 +47,7 @@ from retrysafe.protocol.records import (
     Reject,
     StoredResult,
     Wait,
+    key_space,
 )
 from retrysafe.protocol.requests import Program
 from retrysafe.protocol.transitions import RULES, resolution
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from retrysafe.backends.stores import Closable, Lending, ScopedSession
     from retrysafe.claims.declaration import Safety
     from retrysafe.claims.encryption import Keyring
-    from retrysafe.claims.holding import Lease
+    from retrysafe.claims.named_lease import Lease
     from retrysafe.claims.saga_steps import SagaStep
     from retrysafe.protocol.quotas import Quota
     from retrysafe.providers import Provider
@@ -241,7 +242,6 @@ class Boundary(Generic[Tx]):
             codec=JSONCodec() if codec is None or type(codec) is JSONCodec else CheckedCodec(codec),
             observers=Observers((LoggingObserver(),) if observers is None else _check_observers(observers)),
             secret=checked,
-            warned=[],
             waiters=Waiters(),
             encryption=encryption,
             quota=quota,
@@ -367,7 +367,7 @@ class Boundary(Generic[Tx]):
             tx=tx,
             annotation=result_type,
         )
-        claim.__class__ = Unentered
+        claim.__class__ = Unentered  # without a call more for every claim
         return claim
 
     @_require_key
@@ -403,13 +403,15 @@ class Boundary(Generic[Tx]):
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
             refuse_other_than_functions(function)
-            named = operation or key_spaces.default_operation(function)
+            space = operation or key_spaces.default_operation(function)
             heir = self._inherit if operation is None and key_spaces.is_method(function) else None
             given = operation is not None
-            guarded = Guarded(self._settings, self.entrypoint.open, function, key, payload, named, heir, named=given)
+            guarded = Guarded(
+                self._settings, self.entrypoint.open, function, key, payload, space, heir, is_operation_given=given
+            )
             wrapped: Callable[P, R] = wrap(guarded)
-            self.entrypoint.take_operation(named, function, shared=shared)
-            self._guarded.setdefault(named, guarded)
+            self.entrypoint.take_operation(space, function, shared=shared)
+            self._guarded.setdefault(space, guarded)
             if sentence is not None or safety is not None or side_effects:
                 from retrysafe.claims.declaration import declare
 
@@ -420,11 +422,11 @@ class Boundary(Generic[Tx]):
 
     def _inherit(self, guarded: Guarded, kind: type) -> str:
         """The operation of a method without a named one in a class that may inherit it."""
-        named = key_spaces.operation_in(kind, guarded.function, guarded.operation)
-        if named != guarded.operation:
-            self.entrypoint.take_operation(named, kind)
-            self._guarded.setdefault(named, guarded)
-        return named
+        space = key_spaces.operation_in(kind, guarded.function, guarded.operation)
+        if space != guarded.operation:
+            self.entrypoint.take_operation(space, kind)
+            self._guarded.setdefault(space, guarded)
+        return space
 
     # ------------------------------------------------------------ leases
 
@@ -457,24 +459,17 @@ class Boundary(Generic[Tx]):
         """Give the work of a key the signal that its `Claim.wait_for` waits for; the first of a name counts.
 
         Returns False if it has one of this name already, or if no such work is under way. ``operation`` is as for
-        `resolve`. What waits goes on when its key comes again.
+        `resolve`; of an HTTP request ``scope`` is the one that ``retrysafe keys list`` shows. A message has
+        `Handler.signal`. What waits goes on when its key comes again.
         """
-        backend = self._settings.backend
-        backend.ready()
-        steps = _steps()
-        program = steps.signal(self._settings, key, name, value, operation or self.name, scope)
-        done: bool = steps.step_programs.perform(backend, program)
+        done: bool = _steps().signal(self._settings, key, name, value, operation or self.name, scope)
         return done
 
     async def asignal(
         self, key: Key, name: str, value: Any = None, *, operation: str | None = None, scope: str | None = None
     ) -> bool:
         """`signal` for async code."""
-        backend = self._settings.backend
-        await backend.aready()
-        steps = _steps()
-        program = steps.signal(self._settings, key, name, value, operation or self.name, scope)
-        done: bool = await steps.step_programs.aperform(backend, program)
+        done: bool = await _steps().asignal(self._settings, key, name, value, operation or self.name, scope)
         return done
 
     # ------------------------------------------------------------ settling doubt
@@ -492,15 +487,16 @@ class Boundary(Generic[Tx]):
     ) -> bool:
         """Settle a key whose outcome is unknown, after you found out where its effect would be visible.
 
-        "completed" stores ``result`` as the answer, "failed" a failure with ``result`` as its message, and
-        "released" lets the next attempt run. ``operation`` is by default the boundary's name, as for
-        `claim`; for a function guarded by `once` it is that function's operation, and for HTTP requests "http", whose
-        ``result`` is a response, also when they failed: `retrysafe.http.respond`. ``result_type`` is the one of the
-        claim; a guarded function's is known. ``reason`` says to operators how you know. Returns False when the key is
-        not unknown (any more); raises `ConfigurationError` for a result that retries could not be given.
+        "completed" stores ``result`` as the answer, "failed" a failure with ``result``, else ``reason``, as its
+        message, and "released" lets the next attempt run. ``operation`` is by default the boundary's name, as for
+        `claim`; for a function guarded by `once` it is that function's operation, and for HTTP requests "http", with
+        or without the route behind it, whose ``result`` is a response, also when they failed:
+        `retrysafe.http.respond`. ``result_type`` is the one of the claim; a guarded function's is known. ``reason``
+        says to operators how you know. Returns False when the key is not unknown (any more); raises
+        `ConfigurationError` for a result that retries could not be given.
         """
-        steps = self._resolving(key, outcome, result, operation, scope, result_type, reason)
-        return run(steps, self._settings.backend.client())
+        program = self._resolving(key, outcome, result, operation, scope, result_type, reason)
+        return run(program, self._settings.backend.client())
 
     async def aresolve(
         self,
@@ -514,8 +510,8 @@ class Boundary(Generic[Tx]):
         reason: str = "",
     ) -> bool:
         """`resolve` for async code."""
-        steps = self._resolving(key, outcome, result, operation, scope, result_type, reason)
-        return await arun(steps, self._settings.backend.aclient())
+        program = self._resolving(key, outcome, result, operation, scope, result_type, reason)
+        return await arun(program, self._settings.backend.aclient())
 
     def _resolving(
         self,
@@ -529,40 +525,46 @@ class Boundary(Generic[Tx]):
     ) -> Program[bool]:
         settings = self._settings
         event = resolution(outcome)
-        named = operation or self.name
+        space = key_space(operation or self.name)
         scope_text = settings.scope_of(scope)
-        found = keys.lookup(settings.secret, settings.name, scope_text, named, keys.parse(key))
-        guarded = self._guarded.get(named)
-        stored = self._answer_of(outcome, named, result, result_type if guarded is None else guarded.annotation)
+        found = keys.lookup(settings.secret, settings.name, scope_text, space, keys.parse(key))
+        guarded = self._guarded.get(space)
+        annotation = result_type if guarded is None else guarded.annotation
+        stored = self._answer_of(outcome, space, result, annotation, reason)
         target = RULES[event].target
         assert target is not None
-        stored = seal(settings.encryption, stored, Bound(settings.name, scope_text, named, found, target))
+        stored = seal(settings.encryption, stored, Bound(settings.name, scope_text, space, found, target))
         stored = add_note(stored, "Boundary.resolve()", reason)
 
-        def steps() -> Program[bool]:
+        def settle() -> Program[bool]:
             done, record = yield from settle_doubt(settings.backend.store, found, event, stored, clocks=settings.clocks)
             if done and record is not None:
-                settings.emit("resolved", named, found, record.attempt, {"outcome": outcome})
+                settings.emit("resolved", space, found, record.attempt, {"outcome": outcome})
             return done
 
-        return steps()
+        return settle()
 
-    def _answer_of(self, outcome: Outcome, operation: str, result: Any, annotation: Any) -> StoredResult | None:
+    def _answer_of(
+        self, outcome: Outcome, operation: str, result: Any, annotation: Any, reason: str
+    ) -> StoredResult | None:
         if is_http(operation):
             return encode_answer(operation, outcome, result)
         refuse_response(operation, result)
         if outcome == "failed":
-            return encode_failure("Failure", str(result or "declared failed by a person"), None)
-        return self._encode_answer(result, annotation) if outcome == "completed" else None
+            return encode_verdict("Failure", result, reason, default="declared failed by a person")
+        return self._encode_answer(operation, result, annotation) if outcome == "completed" else None
 
-    def _encode_answer(self, result: Any, annotation: Any) -> StoredResult:
+    def _encode_answer(self, operation: str, result: Any, annotation: Any) -> StoredResult:
+        codec = self.entrypoint.codec_of(operation)
         try:
-            return encode_result(self._settings.codec, result, annotation, self._settings.largest_result)
+            stored = encode_result(codec, result, annotation, self._settings.largest_result)
         except ResultNotEncodable as error:
             raise ConfigurationError(
                 f"result= cannot be stored, so the key is still unknown. {error.detail}. Name the operation= whose "
                 "return annotation says how to store it, give result_type= as to claim(), or give plain JSON types."
             ) from error
+        self.entrypoint.refuse_result(operation, stored, annotation)
+        return stored
 
     # ------------------------------------------------------------ start and end
 
@@ -573,11 +575,11 @@ class Boundary(Generic[Tx]):
         permission or file that is wrong, `ConfigurationError` for settings of the server that break the guarantee, and
         `StoreUnavailable` if it does not answer.
         """
-        self._settings.backend.ready()
+        self._settings.backend.ready_client()
 
     async def acheck(self) -> None:
         """`check` for async code."""
-        await self._settings.backend.ready_in_loop()
+        await self._settings.backend.check_in_loop()
 
     def close(self) -> None:
         """Close the connections that no other boundary uses."""
@@ -683,6 +685,9 @@ def _check_quota(quota: Quota | None, clocks: Clocks, backend: Backend) -> None:
             f"quota= cannot be kept by a {backend.kind} store, which cannot count the keys of a scope. Limit them "
             "before they come here, or use another store."
         )
+    largest = backend.store.capabilities.largest_quota
+    if largest is not None and max(quota.rate or 0, quota.outstanding or 0) > largest:
+        raise ConfigurationError(f"quota= of a {backend.kind} store counts up to {largest} keys of a scope: lower it.")
     if quota.period > clocks.memory:
         raise ConfigurationError(
             f"quota= counts over {quota.period / 1e6:g} s, and keys are forgotten after {clocks.memory / 1e6:g} s: a "

@@ -103,10 +103,11 @@ class WorkerThread:
 
     Arguments:
         name: of the thread.
+        count: of threads, for so many calls at a time.
     """
 
-    def __init__(self, name: str) -> None:
-        self._executor = PerProcess(lambda: new_threads(1, name))
+    def __init__(self, name: str, count: int = 1) -> None:
+        self._executor = PerProcess(lambda: new_threads(count, name))
 
     async def run(self, work: Callable[[], R]) -> R:
         """Do it there. If the caller is cancelled, waits for the end of the call, which uses the caller's objects."""

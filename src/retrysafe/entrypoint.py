@@ -21,22 +21,22 @@ from retrysafe.claims.codec import Codec, JSONCodec
 from retrysafe.claims.decorator import Guarded
 from retrysafe.claims.functions import is_coroutine_function, is_generator_function
 from retrysafe.claims.observers import logger
-from retrysafe.claims.outcome import is_permanent
+from retrysafe.claims.outcome import decode_result, is_permanent
 from retrysafe.claims.plan import Plans
 from retrysafe.claims.restarts import arestarting, restarting
 from retrysafe.claims.settings import BoundarySettings
-from retrysafe.errors import ConfigurationError, RetrysafeError, SchemaOutdated, StoreMisconfigured
+from retrysafe.errors import ConfigurationError, ResultUnreadable, RetrysafeError, SchemaOutdated, StoreMisconfigured
 from retrysafe.protocol import keys
 from retrysafe.protocol.exception_groups import every
 from retrysafe.protocol.fingerprint import Fingerprint
-from retrysafe.protocol.records import Duration, Effects, Key, Wait
+from retrysafe.protocol.records import Duration, Effects, Key, StoredResult, Wait
 from retrysafe.runtime import PerLoop
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
     from retrysafe.claims.batch import BatchClaim
-    from retrysafe.claims.holding import Lease
+    from retrysafe.claims.named_lease import Lease
 
 R = TypeVar("R")
 
@@ -148,11 +148,6 @@ class EntryPoint:
         """Tell whether an error of the work is stored and replayed as a failure, by its type."""
         return is_permanent(error, self.settings)
 
-    @property
-    def has_scope(self) -> bool:
-        """True if the boundary itself tells the keys of tenants apart."""
-        return self.settings.scope is not None
-
     def tenant(self) -> str:
         """The scope of claims that name none."""
         return self.settings.scope_of(None)
@@ -189,13 +184,15 @@ class EntryPoint:
         annotation: Any = None,
         codec: Codec | None = None,
         lease: float | None = None,
+        recorded: str = "",
     ) -> Claim:
         """`claim` for entry points: with a fingerprint of their own making, and a codec for results of their kind.
 
         A fingerprint in bytes is stored as it is.
 
         The codec is the boundary's unless one is given; ``annotation`` is handed to it. ``lease``: the seconds after
-        which the process will certainly not work any more, in the place of a lease that is renewed.
+        which the process will certainly not work any more, in the place of a lease that is renewed. ``recorded``: the
+        operation as operators see it, in the place of the one that is a part of the key.
         """
         settings = self.settings
         if self.closed:
@@ -209,21 +206,23 @@ class EntryPoint:
         if text is None:
             return Claim(plans.of(operation, ""), None)
         plan = plans.of(operation, "" if scope is None and settings.scope is None else settings.scope_of(scope))
-        request = plan.request(text, fingerprint)
+        request = plan.request(text, fingerprint, recorded)
         if lease is None:
             return Claim(plan, request, tx, annotation)
         clocks = request.clocks._replace(lease=round(lease * 1e6))
         claim = Claim(plan, request._replace(clocks=clocks), tx, annotation)
-        claim.renewed = False
+        claim.needs_heartbeat = False
         return claim
 
     def lease(self, name: Key, *, lease: Duration | None = None, scope: str | None = None) -> Lease:
         """`Boundary.lease`; entered from an event loop, it takes threads where the store serves sync code only."""
-        from retrysafe.claims import holding
+        from retrysafe.claims import named_lease
 
         if self.closed:
             raise self._refusal_of_closed()
-        return holding.Lease(str(name), holding.claim_of(self.settings, name, lease, scope), self.enter, self.leave)
+        return named_lease.Lease(
+            str(name), named_lease.claim_of(self.settings, name, lease, scope), self.enter, self.leave
+        )
 
     def _refusal_of_closed(self) -> ConfigurationError:
         return ConfigurationError(
@@ -244,7 +243,7 @@ class EntryPoint:
     def supports_batch(self) -> bool:
         """True if `open_many` can be used: in transactions, on a store that can, with nothing to count or encrypt."""
         settings = self.settings
-        plain = settings.quota is None and settings.encryption is None and settings.backend.near is None
+        plain = settings.quota is None and settings.encryption is None and settings.backend.cache is None
         return plain and settings.effects == "transactional" and getattr(settings.backend.store, "CLAIMS_MANY", False)
 
     def lookup(self, key: Key, *, operation: str) -> bytes:
@@ -254,11 +253,11 @@ class EntryPoint:
     async def find_unusable(self, *others: Backend) -> RetrysafeError | None:
         """The error with which a store would refuse everything until it is corrected, if there is one.
 
-        ``others``: further stores that whoever asks needs.
+        ``others``: further stores that the caller needs.
         """
         for backend in dict.fromkeys((self.backend, *others)):
             try:
-                await backend.ready_in_loop()
+                await backend.check_in_loop()
             except UNUSABLE as error:
                 return error
             except BaseException as error:  # any error of a user's driver or pool may be over soon
@@ -268,16 +267,44 @@ class EntryPoint:
         return None
 
     def take_operation(
-        self, operation: str, owner: object, *, origin: Any = None, shared: bool = False, key: str = ""
+        self,
+        operation: str,
+        owner: object,
+        *,
+        origin: Any = None,
+        shared: bool = False,
+        key: str = "",
+        codec: Codec | None = None,
     ) -> str:
         """Let ``owner``, a function or another entry point, claim keys under an operation.
 
-        ``key`` says for people what its keys are made of.
+        ``key`` says for people what its keys are made of; ``codec`` is that of its claims, if it is not the boundary's.
         Raises `ConfigurationError` when another one of this process does, unless both say that it is ``shared``.
         """
         keys.check_name(operation, "operation")
-        key_spaces.take(self, operation, key_spaces.KeyOwner(owner, origin or key_spaces.origin_of(owner), shared, key))
+        origin = origin or key_spaces.origin_of(owner)
+        key_spaces.take(self, operation, key_spaces.KeyOwner(owner, origin, shared, key, codec))
         return operation
+
+    def codec_of(self, operation: str) -> Codec:
+        """The codec of an operation's results."""
+        owner = self.owners.get(operation)
+        return self.settings.codec if owner is None or owner.codec is None else owner.codec
+
+    def refuse_result(self, operation: str, stored: StoredResult, annotation: Any = None) -> None:
+        """Raise `ConfigurationError` for a result that was given for a key, and that retries could not be given.
+
+        ``annotation``: of an operation that is no guarded function, whose own is known.
+        """
+        guarded = self.guarded.get(operation)
+        try:
+            decode_result(
+                self.codec_of(operation), stored, annotation if guarded is None else guarded.annotation, given=True
+            )
+        except ResultUnreadable as error:
+            raise ConfigurationError(
+                f"The result cannot be given to retries, so the key is still unknown. {error.detail}"
+            ) from error
 
     def is_observed(self, name: str) -> bool:
         """Tell whether any observer has a use for events of this name."""

@@ -211,7 +211,8 @@ class ResultNotEncodable(RetrysafeError):
 
     In the boundary's own transaction everything was rolled back; in yours the key is left unknown
     unless you roll back; with a lease the effect happened, the key is completed, and its result is
-    withheld. Return JSON types, datetime, Decimal, UUID or bytes; annotate the
+    withheld. A step happened too, and is not written down: a retry does it again under the same keys, or finds it in
+    doubt if it is external. Return JSON types, datetime, Decimal, UUID or bytes; annotate the
     return type with the dataclass, enum or pydantic model that is returned, or name it to
     ``claim()`` as ``result_type=``; or pass ``codec=``.
     """

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.joining import join_any
-from retrysafe.backends.user_tables import UserTable, user_table
+from retrysafe.backends.user_tables import UserTable, refuse_text, user_table
 from retrysafe.errors import ConfigurationError, RetryTransaction
 from retrysafe.protocol.client import AsyncExecutor, AsyncFlushing, Executor, Flushing
-from retrysafe.protocol.requests import Ask, Program, Query, Rows
+from retrysafe.protocol.requests import Ask, Program, Query, Rows, as_it_is
 
 R = TypeVar("R")
 Row = Mapping[str, Any]
@@ -39,7 +39,7 @@ def insert_once(
         returning: more columns to return, such as an id that the database gives.
 
     Raises `RetryTransaction` if the row of another transaction is in the way and not visible to this one: run the
-    transaction again.
+    transaction again; `ConfigurationError` if the table has no unique constraint of these columns.
     """
     return _run(_on(tx), lambda on: on.insert_once(table, row, key, returning))
 
@@ -101,10 +101,11 @@ class _On(NamedTuple):
     ) -> Program[tuple[dict[str, Any], bool]]:
         table = user_table(name, self.kind, self.tx)
         _refuse_key(row, key)
+        refuse_text("returning", more)
         complete = table.complete(row)
         sql = _insert(self.kind, table.name, _columns(table, complete), _columns(table, key), (), "")
-        returned = f" RETURNING {', '.join(_columns(table, more)) or '1'}"
-        made = yield from self._insert(sql if self.kind == "mysql" else sql + returned, table, complete, key, None)
+        sql = _return(self.kind, sql, _columns(table, more) or ("1",))
+        made = yield from self._insert(sql, table, complete, key, None)
         if made and not more:
             return dict(row), True
         names = [*row, *(name for name in more if name not in row)]
@@ -132,6 +133,7 @@ class _On(NamedTuple):
 
     def update_if(self, name: Any, values: Row, where: Row, unset: Sequence[str], most: Row) -> Program[bool]:
         table = user_table(name, self.kind, self.tx)
+        refuse_text("unset", unset)
         if not where or None in where.values() or None in most.values() or not {**values, **most}:
             raise ConfigurationError(
                 "update_if() takes values, and where= columns with values, without which it would change every row. "
@@ -149,7 +151,8 @@ class _On(NamedTuple):
             *(f"{column} IS NULL" for column in _columns(table, unset)),
             *(f"({column} IS NULL OR {column} <= :m{i})" for i, column in enumerate(_columns(table, most))),
         ]
-        update = Query(f"UPDATE {table.name} SET {sets} WHERE {' AND '.join(tests)}", params, patient=True)
+        output = f" OUTPUT inserted.{_columns(table, written)[0]}" if self.kind == "mssql" else ""
+        update = Query(f"UPDATE {table.name} SET {sets}{output} WHERE {' AND '.join(tests)}", params, patient=True)
         done = yield from _rows(update)
         if done.affected or self.kind != "mysql":
             return done.affected > 0
@@ -167,7 +170,10 @@ class _On(NamedTuple):
         if self.kind == "mysql":
             params |= {f"k{i}": table.store(name, row[name]) for i, name in enumerate(key)}
             params["n"] = None if newer is None else table.store(newer, row[newer])
-        done = yield from _rows(Query(sql, params, refusals={_REFUSED: None}, patient=True))
+        from retrysafe.backends.sql.constraints import by_constraint  # with the drivers that it needs
+
+        query = Query(sql, params, refusals={_REFUSED: None}, patient=True)
+        done = yield from by_constraint(query, table, self.kind, key)
         return done if done.affected > 0 else None
 
     def _find(self, table: UserTable, row: Row, key: Sequence[str], columns: str) -> Program[Rows]:
@@ -194,6 +200,8 @@ def _insert(
     """An INSERT that meets a row of its key: it writes the columns that are ``changed``, over a lower ``newer``."""
     values = ", ".join(f":v{i}" for i in range(len(names)))
     insert = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({values})"
+    if kind == "mssql":
+        return _merge(table, names, key, changed, newer)
     if kind != "mysql":
         sets = ", ".join(f"{column} = excluded.{column}" for column in changed)
         met = f"{table.rpartition('.')[2]}.{newer}"
@@ -208,8 +216,29 @@ def _insert(
     return f"{insert} ON DUPLICATE KEY UPDATE {sets}"
 
 
+def _merge(table: str, names: tuple[str, ...], key: tuple[str, ...], changed: tuple[str, ...], newer: str) -> str:
+    """`_insert` of SQL Server: it locks the range of the key, and returns what it wrote: NOCOUNT hides numbers."""
+    values = ", ".join(f":v{i} AS {name}" for i, name in enumerate(names))
+    same = " AND ".join(f"t.{name} = s.{name}" for name in key)
+    sets = ", ".join(f"t.{name} = s.{name}" for name in changed)
+    guard = f" AND (t.{newer} IS NULL OR t.{newer} < s.{newer})" if newer else ""
+    met = f" WHEN MATCHED{guard} THEN UPDATE SET {sets}" if changed else ""
+    return (
+        f"MERGE INTO {table} WITH (HOLDLOCK) AS t USING (SELECT {values}) AS s ON {same}{met} WHEN NOT MATCHED THEN "
+        f"INSERT ({', '.join(names)}) VALUES ({', '.join(f's.{name}' for name in names)}) OUTPUT inserted.{key[0]};"
+    )
+
+
+def _return(kind: str, sql: str, columns: Sequence[str]) -> str:
+    """The INSERT that returns these columns of a new row; MySQL's returns none."""
+    if kind == "mssql":
+        inserted = ", ".join(one if one == "1" else f"inserted.{one}" for one in columns)
+        return f"{sql.rpartition(' OUTPUT ')[0]} OUTPUT {inserted};"
+    return sql if kind == "mysql" else f"{sql} RETURNING {', '.join(columns)}"
+
+
 def _rows(query: Query) -> Program[Rows]:
-    rows: Rows = yield Ask(query, lambda answer: answer)
+    rows: Rows = yield Ask(query, as_it_is)
     return rows
 
 
@@ -222,7 +251,8 @@ def _load(table: UserTable, names: Sequence[str], values: Sequence[Any]) -> dict
 
 
 def _refuse_key(row: Row, key: Sequence[str]) -> None:
-    if isinstance(key, str) or not key or any(row.get(name) is None for name in key):
+    refuse_text("key", key)
+    if not key or any(row.get(name) is None for name in key):
         raise ConfigurationError(
             f"key={key!r} has to be a tuple of columns that all have a value in the row: two rows with NULL in a key "
             "differ. Nothing was sent."

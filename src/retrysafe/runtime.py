@@ -5,7 +5,7 @@ locks, and leaves what it has inherited alone: to close a connection would speak
 
 One hook runs in the child after a fork, and one before it, which closes idle SQLite connections. None of ours makes
 the forking process wait. The price: a child of a process that was using a SQLite file at that moment is refused that
-file (`backends.sql.drivers.sqlite_connections`).
+file (`backends.sql.drivers.sqlite_pool`).
 """
 
 from __future__ import annotations

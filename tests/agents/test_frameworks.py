@@ -3,15 +3,19 @@
 # ruff: noqa: F405
 from __future__ import annotations
 
+import asyncio
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
 
 from retrysafe import Boundary, ConfigurationError
+from tests.tables import each_row
 
 if TYPE_CHECKING:
     from tests.agents.frameworks import *  # noqa: F403
@@ -213,3 +217,48 @@ async def test_a_pydantic_agent_asks_and_is_approved_once(make: Make) -> None:
     assert "Ask the user again" in await approve("message 2", await ask("message 2"), "7")
     assert await approve("message 2", await ask("message 2"), "8") == "seat 2"
     assert booked == ["A", "A"]
+
+
+@each_row("effects, is_late", [("keyed", True), ("external", True), ("external", False)])
+async def test_a_sync_tool_that_times_out_is_met_by_the_models_next_call(
+    make: Make, effects: str, is_late: bool
+) -> None:
+    """Its thread goes on: the next call meets it while it runs (late), and after it has ended."""
+    tools, booked = pydantic_ai.ToolGuard(make(f"{effects} {is_late}", effects=effects)), list[str]()
+    may_end, ended, told = Event(), Event(), list[str]()
+
+    async def model(messages: list[Any], info: Any) -> parts.ModelResponse:
+        told[:] = [part.content for one in messages for part in one.parts if part.part_kind == "tool-return"]
+        if any(text.startswith("seat") for text in told):
+            return parts.ModelResponse(parts=[parts.TextPart("done")])
+        if len(told) == (2 if is_late else 1):
+            may_end.set()
+            await asyncio.to_thread(ended.wait, 20)
+        return parts.ModelResponse(parts=[parts.ToolCallPart("book", {"flight": "A"})])
+
+    def note_end(function: Callable[..., str]) -> Callable[..., str]:
+        @functools.wraps(function)
+        def noting(flight: str) -> str:
+            answer = function(flight)
+            if answer.startswith("seat"):
+                ended.set()
+            return answer
+
+        return noting
+
+    agent = Agent(FunctionModel(model))
+
+    @agent.tool_plain(timeout=0.5, retries=9)
+    @note_end
+    @tools.once
+    def book(flight: str) -> str:
+        booked.append(flight)
+        may_end.wait(20)
+        return f"seat {len(booked)}"
+
+    with tools.run("message"):
+        await agent.run("a seat")
+    assert booked == ["A"]
+    assert told[0].startswith("Timed out")
+    assert told[-1] == "seat 1"
+    assert not is_late or "running already" in told[1]

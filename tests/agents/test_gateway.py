@@ -66,6 +66,21 @@ async def test_a_call_that_its_client_has_given_up_is_let_finish(tmp_path: Path)
     assert len(ledger.read_text().splitlines()) == 1
 
 
+async def test_a_call_that_an_operator_settles_gives_a_result_and_does_not_end_the_gateway(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'air.db'}"
+    async with spawned(tmp_path, *_command(tmp_path, "--effects", "external")) as client:
+        for order, result, expected in (
+            ("1", '"seat 9"', "seat 9"),
+            ("2", '{"$": ["decimal", "1.5"]}', "1.5"),
+            ("3", '{"$": ["object", "Seat", {}]}', "ResultUnreadable"),
+        ):
+            assert await call(client, order=order, flight="FULL") == "failed"
+            asked = ("keys", "resolve", order, "--store", store, "--as", "completed", "--result", result)
+            assert await asyncio.to_thread(main, asked) == 0
+            assert await call(client, order=order, flight="FULL") == expected
+        assert await call(client, order="4", flight="A") == "ticket for A"
+
+
 class Pipe:
     """A gateway without a client: lines are written and read."""
 

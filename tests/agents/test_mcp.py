@@ -6,8 +6,10 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from mcp import Client
@@ -17,11 +19,17 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
 
 import retrysafe
-from retrysafe import Boundary, ConfigurationError, Postponed, RetrysafeError, StoredFailure, current, wait
+from retrysafe import Boundary, ConfigurationError, JSONCodec, Postponed, RetrysafeError, StoredFailure, current, wait
+from retrysafe.admin.operator import Operator
 from retrysafe.agents import texts
 from retrysafe.agents.mcp import OnceTools, subject
 from tests.agents.calling import AIR, call, spawned
 from tests.tables import each_row
+
+
+class CheckedJSON(JSONCodec):
+    """A codec of the user's, which results of tools do not go through."""
+
 
 Made = Callable[..., tuple[MCPServer, list[Any]]]
 
@@ -197,6 +205,50 @@ def test_every_error_tells_a_model_what_to_do(error: BaseException) -> None:
     repeats = "Call it again with exactly the same arguments in 1 s." in text
     assert not repeats or getattr(error, "retry_same_key", True), text
     assert repeats or "again" in text or "Nothing was done" in text or "same answer" in text, text
+
+
+@each_row(
+    "given, text, structured",
+    [
+        ("seat 9", "seat 9", {"result": "seat 9"}),
+        (9, "9", {"result": 9}),
+        ([1, "a"], '[1, "a"]', {"result": [1, "a"]}),
+        ({"seat": 9}, '{"seat": 9}', {"seat": 9}),
+        ({"content": "seat 9"}, '{"content": "seat 9"}', {"content": "seat 9"}),
+        ({"content": [5]}, '{"content": [5]}', {"content": [5]}),
+        ({"content": [{"type": "text", "text": "seat 9"}]}, "seat 9", None),
+        ({"content": [], "_meta": 5}, '{"content": [], "_meta": 5}', {"content": [], "_meta": 5}),
+        (Decimal("1.50"), "1.50", {"result": "1.50"}),
+        (None, None, {"result": None}),
+    ],
+)
+@each_row("by", ["boundary", "operator"])
+async def test_a_call_that_a_person_settles_gives_a_result(
+    tmp_path: Path, given: Any, text: str | None, structured: Any, by: str
+) -> None:
+    store = f"sqlite:///{tmp_path}/{uuid4()}.db"
+    boundary = Boundary("air", store=store, effects="external", observers=[], codec=CheckedJSON())
+    once = OnceTools(boundary, principal="shared", book="order")
+    server: MCPServer = MCPServer("air", extensions=[once])
+
+    async def book(order: str) -> Any:
+        raise TimeoutError
+
+    server.add_tool(book)
+    async with Client(server) as client:
+        assert await call(client, order="1") == "failed"
+        if by == "boundary":
+            assert boundary.resolve("1", "completed", result=given, operation="mcp book")
+        else:
+            with Operator(store, observers=()) as operator:
+                (seen,) = operator.find(states=["unknown"])
+                assert operator.resolve(seen, "completed", result=given).done
+        again = await client.call_tool("book", {"order": "1"})
+        assert [getattr(part, "text", "") for part in again.content] == ([] if text is None else [text])
+        assert (again.is_error, again.structured_content) == (False, structured)
+        assert (again.meta or {})["dev.retrysafe/replayed"] is True
+        assert await call(client, order="2") == "failed"
+    boundary.close()
 
 
 @pytest.mark.slow

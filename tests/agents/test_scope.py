@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from retrysafe import Boundary, ConfigurationError, current, wait
+from retrysafe.admin.describe import describe
 from retrysafe.agents.scope import ToolGuard
 from retrysafe.agents.texts import NotApproved
 from tests.tables import each_row
@@ -142,4 +143,15 @@ def test_an_approval_is_for_one_call(tmp_path: Path, effects: Any) -> None:
         assert book("A") == "ticket for A"
     assert booked == ["A"]
     assert NotApproved.effect_happened == "no"
+    boundary.close()
+
+
+def test_a_description_says_what_a_key_is_made_of() -> None:
+    boundary = Boundary("described", store="memory://")
+    tools = ToolGuard(boundary)
+    tools.once(operation="a")(lambda order: order)
+    tools.once(operation="b", key="order")(lambda order: order)
+    made_of = [(one["key"], one["payload"]) for one in describe(boundary)["operations"]]
+    apart = "run (in LangGraph: thread and checkpoint), tool, arguments, and number among equal calls"
+    assert made_of == [(apart, "arguments"), ("order", "arguments")]
     boundary.close()

@@ -18,7 +18,7 @@ from retrysafe import (
     StoredFailure,
     current,
 )
-from retrysafe.claims.lease import LeaseTerm
+from retrysafe.claims.heartbeat import LeaseTerm
 from retrysafe.protocol.exception_groups import every, leaves, unwrap
 from tests.tables import each_row
 

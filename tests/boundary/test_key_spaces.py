@@ -8,16 +8,23 @@ import sys
 import textwrap
 import types
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
+from uuid import uuid4
 
 import pytest
 import sqlalchemy
 
 from retrysafe import Boundary, ConfigurationError
 from retrysafe.admin.describe import describe
+from retrysafe.agents.gateway import Gateway
+from retrysafe.agents.mcp import OnceTools
+from retrysafe.agents.scope import ToolGuard
 from retrysafe.http.guard import Guard
 from retrysafe.messaging import Inbox
+from retrysafe.webhooks import Receiver, StandardWebhooks
+from tests.tables import each_row
 
 _MODULE = """
 from retrysafe import Boundary
@@ -295,6 +302,49 @@ def test_a_consumer_has_one_handler_in_all_inboxes(url: str) -> None:
             decorate(invoice)
     assert describe(boundary)["operations"][0]["operation"] == "billing"
     boundary.close()
+
+
+_SECRET, _OTHER = b"s" * 32, b"t" * 32
+
+
+def receiver_of(boundary: Boundary, secret: bytes) -> object:
+    return Receiver(boundary, StandardWebhooks(secret))
+
+
+def tools_of(boundary: Boundary, name: str) -> object:
+    return OnceTools(boundary, principal="shared", book="order_id")
+
+
+def gateway_of(boundary: Boundary, name: str) -> object:
+    return Gateway(boundary, {"book": "order_id"}, [name], "shared")
+
+
+def guard_of(boundary: Boundary, name: str) -> object:
+    def book(order_id: str) -> str:
+        return name
+
+    return ToolGuard(boundary).once(key="order_id")(book)
+
+
+TWINS: dict[str, tuple[Callable[[Boundary, Any], object], Any, Any]] = {
+    "two senders of webhooks": (receiver_of, _SECRET, _OTHER),
+    "two servers of tools": (tools_of, "air", "rail"),
+    "two gateways": (gateway_of, "air", "rail"),
+    "two agents' tools": (guard_of, "air", "rail"),
+}
+
+
+@each_row("make, one, other", TWINS.values(), ids=list(TWINS))
+def test_one_line_that_makes_entry_points_for_two_has_two_owners(
+    make: Callable[[Boundary, Any], object], one: Any, other: Any, url: str
+) -> None:
+    with closing(Boundary(f"b{uuid4().hex}", store=url, effects="keyed", window="7d", observers=())) as boundary:
+        kept = make(boundary, one)
+        if make is receiver_of:
+            make(boundary, one)  # an application that is built again
+        with pytest.raises(ConfigurationError, match="their keys would collide"):
+            make(boundary, other)
+        del kept
 
 
 def test_http_requests_own_their_operation(boundary: Boundary) -> None:

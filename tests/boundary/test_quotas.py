@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import sqlite3
 import threading
@@ -9,17 +10,25 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import psycopg
 import pytest
+from pymongo import MongoClient
 
 from retrysafe import Boundary, ConfigurationError, Event, InProgress, KeyReused, Quota, QuotaExceeded, wait
 from retrysafe.backends import migrations
+from retrysafe.backends.counted_keys import find
+from retrysafe.backends.driver import run
 from retrysafe.backends.registry import connect
+from retrysafe.protocol.procedures import page, sweep
 from retrysafe.protocol.quotas import holder
+from retrysafe.protocol.records import Filter
 from tests.boundary.shops import Shop
 from tests.conftest import require
 from tests.stores.ageing import mysql_connection
+from tests.stores.harnesses.dynamodb import dynamodb_url
+from tests.stores.harnesses.mongodb import mongodb_url
 from tests.stores.harnesses.sql import postgresql_url
 from tests.tables import each_row
 
@@ -255,16 +264,15 @@ def store_url(kind: str, path: Path) -> str:
     if kind == "memory":
         return "memory://"
     require(kind)
-    import os
-
-    url = os.environ[f"RETRYSAFE_TEST_{kind.upper()}"]
+    urls = {"dynamodb": dynamodb_url, "mongodb": mongodb_url}
+    url = urls[kind]() if kind in urls else os.environ[f"RETRYSAFE_TEST_{kind.upper()}"]
     if kind != "redis":
         connect(url).migrate()
     return url
 
 
 @pytest.mark.fault(75)
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgresql", "mysql", "redis"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgresql", "mysql", "redis", "dynamodb", "mongodb"])
 def test_a_flood_from_many_threads(kind: str, tmp_path: Path) -> None:
     """Exact where claims are serial; elsewhere too many by no more than are claiming at once."""
     threads, limit = 8, 10
@@ -283,9 +291,49 @@ def test_a_flood_from_many_threads(kind: str, tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(threads) as pool:
         won = sum(pool.map(flood, range(threads)))
-    exact = kind in ("memory", "sqlite", "redis")
+    exact = kind not in ("postgresql", "mysql")
     assert limit <= won <= (limit if exact else limit + threads - 1)
     assert fill(made, 5) == 0
+    made.close()
+
+
+# ---------------------------------------------------------------- counted in a document beside the records
+
+
+def test_two_transactions_of_mongodb_count_their_keys_without_waiting_for_each_other() -> None:
+    """A key that was rolled back stays counted, and its retry needs no more room."""
+    url = store_url("mongodb", Path())
+    made = Boundary(secrets.token_hex(8), store=url, quota=TWO, effects="transactional", observers=())
+    with MongoClient[Any](url) as client, client.start_session() as one, client.start_session() as other:
+        one.start_transaction()
+        other.start_transaction()
+        assert not claim(made, "a", tx=one)
+        assert not claim(made, "b", tx=other)
+        assert claim(made, "a", tx=one)
+        with pytest.raises(QuotaExceeded):
+            claim(made, "c", tx=other)
+        one.abort_transaction()
+        other.commit_transaction()
+        assert [claim(made, key) for key in ("a", "b")] == [False, True]
+    made.close()
+
+
+@pytest.mark.parametrize("kind", ["dynamodb", "mongodb"])
+def test_the_document_of_the_count_is_no_key(kind: str) -> None:
+    """It is not listed and not swept, and a second claim of a key leaves it as it is."""
+    url, name = store_url(kind, Path()), secrets.token_hex(8)
+    made, backend = Boundary(name, store=url, quota=TWO, observers=()), connect(url)
+    claim(made, "a")
+    store: Any = backend.store
+    look = find(store, holder(name, ""))
+    counted = look.parse(backend.client()(look.request))
+    assert counted is not None
+    assert len(counted.made) == 1
+    assert claim(made, "a")
+    run(sweep(store, 1000), backend.client())
+    listed = run(page(store, Filter(), None), backend.client()).records
+    assert [one.boundary for one in listed].count(name) == 1
+    assert look.parse(backend.client()(look.request)) == counted._replace(now=ANY)
     made.close()
 
 
@@ -315,7 +363,10 @@ def test_a_refusal_is_told_and_says_no_key(file: Path) -> None:
         ({"quota": "100/1m"}, "is a Quota"),
         ({"quota": Quota(rate="1/48h")}, "counts over 172800 s, and keys are forgotten after 86400 s"),
         ({"quota": Quota(rate="1/1h"), "window": "1m"}, "longer memory="),
-        ({"store": "dynamodb://table?region=eu-west-1"}, "cannot be kept by a dynamodb store"),
+        (
+            {"store": "dynamodb://table?region=eu-west-1", "quota": Quota(outstanding=20_001)},
+            "of a dynamodb store counts up to 20000 keys",
+        ),
     ],
 )
 def test_a_quota_that_cannot_be_kept_is_refused(terms: dict[str, Any], said: str) -> None:

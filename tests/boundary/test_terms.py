@@ -149,10 +149,12 @@ def test_an_expired_key_is_new_work_by_default() -> None:
 def test_a_dead_keyed_attempt_is_taken_over_with_the_same_derived_keys() -> None:
     timed = Timed(effects="keyed")
     dead = timed.die()
-    with pytest.raises(InProgress) as caught, timed.boundary.claim("k"):
-        pytest.fail("the lease has not lapsed")
-    assert 1 <= caught.value.retry_after <= 30
-    timed.clock.elapse(31)
+    for later, told in ((0, 1), (14, 1), (2, 14), (13.5, 1)):
+        timed.clock.elapse(later)
+        with pytest.raises(InProgress) as caught, timed.boundary.claim("k"):
+            pytest.fail("the lease has not lapsed")
+        assert caught.value.retry_after == pytest.approx(told), "half of a lease without a renewal"
+    timed.clock.elapse(1)
     with timed.boundary.claim("k") as claim:
         assert claim.token > dead.token
         assert claim.attempt_id != dead.attempt_id

@@ -265,10 +265,10 @@ def test_a_person_settles_a_dead_attempt_with_the_class_that_callers_expect(tmp_
     dead = boundary.claim("k", operation="pay")
     dead.__enter__()
     dead._context.leave()
-    from retrysafe.claims import lease
+    from retrysafe.claims import heartbeat
 
     assert dead._held is not None
-    lease.for_thread(boundary._settings.backend).drop(dead._held)
+    heartbeat.for_thread(boundary._settings.backend).drop(dead._held)
     let_lapse(f"sqlite:///{tmp_path / 'x.db'}", "x")
     assert boundary.resolve("k", "completed", result=Receipt(9), operation="pay")
     assert boundary.resolve("k", "released", operation="pay") is False
@@ -521,16 +521,16 @@ async def test_a_claim_that_is_dropped_inside_its_block_is_not_renewed(
 
     Whether it is dropped before its renewals are scheduled or behind that.
     """
-    from retrysafe.claims import lease
+    from retrysafe.claims import heartbeat
 
     boundary = Boundary("x", store=f"sqlite:///{tmp_path / 'x.db'}", lease="60s", observers=())
     claim = boundary.claim("k")
     if colour == "sync":
         claim.__enter__()
-        schedule = lease.for_thread(boundary._settings.backend)._schedule
+        schedule = heartbeat.for_thread(boundary._settings.backend)._schedule
     else:
         await claim.__aenter__()
-        schedule = lease.for_loop(boundary._settings.backend)._schedule
+        schedule = heartbeat.for_loop(boundary._settings.backend)._schedule
     assert claim._held is not None
     owned = claim._held.ownership
     for moment in ("before", "behind"):
@@ -539,11 +539,11 @@ async def test_a_claim_that_is_dropped_inside_its_block_is_not_renewed(
             gc.collect()
         if moment == "before":
             schedule.looks_at = 0.0
-            schedule.look(lease.clock())
+            schedule.look(heartbeat.clock())
             assert (owned in schedule.leases) is (dropped != "before")
-    now = lease.clock()
+    now = heartbeat.clock()
     with monkeypatch.context() as patched:
-        patched.setattr(lease, "clock", lambda: now + 30)
+        patched.setattr(heartbeat, "clock", lambda: now + 30)
         assert schedule.due() == ([owned] if dropped == "never" else [])
     assert (owned in schedule.leases) is (dropped == "never")
     if dropped == "never":

@@ -119,7 +119,8 @@ def test_a_worker_serves_its_metrics_and_says_when_it_is_ready(worker: str, tmp_
     with Child(*command, env={"PYTHONPATH": str(folder)}) as child:
         until(lambda: "has /metrics" in child.errors)
         (url,) = re.findall(
-            r"retrysafe \S+: begins on sqlite:\S+ with sqlite:\S+; (http://127.0.0.1:\d+) has", child.errors
+            rf"retrysafe \S+: {worker}(?: reserve)? begins on sqlite:\S+ with sqlite:\S+; (http://127.0.0.1:\d+) has",
+            child.errors,
         )
         until(lambda: asked(f"{url}/ready")[0] == 200)
         assert json.loads(asked(f"{url}/live")[1])["silent"] < SILENT

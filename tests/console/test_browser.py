@@ -75,6 +75,21 @@ def test_the_page_of_an_operation_loads_itself_again(stocked: Deck, site: Site, 
     assert "4 changed" in page.inner_text("main")
 
 
+def test_a_filter_that_is_not_set_is_folded_on_a_phone(stocked: Deck, site: Site, page: Any) -> None:
+    address = site()
+    folded = {}
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 800})
+        for path in ("/keys", "/keys?state=unknown", "/runs", "/messages/dead"):
+            page.goto(address + path)
+            folded[width, path] = not page.is_visible(".filter button")
+    assert [one for one, hidden in folded.items() if hidden] == [
+        (390, "/keys"),
+        (390, "/runs"),
+        (390, "/messages/dead"),
+    ]
+
+
 def test_it_works_without_scripts(stocked: Deck, site: Site, chromium: Any) -> None:
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()

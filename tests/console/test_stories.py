@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from retrysafe.admin.operator import Operator
+from retrysafe.claims import context
 from retrysafe.cli import main
 from retrysafe.console import Principal, messages
 from retrysafe.errors import OutcomeUnknown, StoredFailure
@@ -167,6 +169,19 @@ async def test_why_a_retry_is_refused(deck: Deck) -> None:
     await visitor.close()
 
 
+async def test_the_lapse_of_an_attempt_is_in_the_timeline(deck: Deck, ada: Visitor) -> None:
+    claim = deck.place.boundary(lease=600).claim("K", payload={"amount": 5})
+    claim.__enter__()
+    context.innermost.set(None)
+    deck.place.elapse("K", 610)
+    with pytest.raises(OutcomeUnknown):
+        deck.place.retry("K")
+    page = await ada.submit(await ada.get("/"), "/keys/find", {"key": "K"})
+    lapsed, found = "attempt 1 lapsed: its process had died", "a later request found that, and made the key unknown"
+    assert page.text.index(lapsed) < page.text.index(found)
+    assert "the attempt ended in doubt" not in page.text
+
+
 async def test_redrive_the_dead_letters_of_one_topic_but_one_type(deck: Deck, ada: Visitor) -> None:
     deck.messages(
         *[("orders", "placed.v1", {"n": 1})] * 3, *[("orders", "broken.v1", {"n": 2})] * 2, ("mail", "sent.v1", {})
@@ -269,6 +284,18 @@ async def test_the_list_is_paged_and_each_key_is_shown_once(deck: Deck, ada: Vis
                 break
             page = await ada.follow(page, "Next page")
         assert len(seen) == len(set(seen)) == number
+
+
+async def test_the_last_written_come_first_and_the_filter_offers_what_is_listed(deck: Deck, ada: Visitor) -> None:
+    for number in range(60):
+        deck.completed(f"k{number}", scope="eu" if number % 2 else "us")
+    page = await ada.submit(await ada.get("/keys"), "/keys", {"order": "newest"})
+    with Operator(deck.url, observers=()) as operator:
+        written = sorted(operator.each(), key=lambda record: record.updated, reverse=True)
+    assert _keys(page) == [record.key.hex()[:12] for record in written[:50]]
+    assert unescape(page.commands()[0]).endswith("--newest")
+    assert [f'<option value="{scope}">' in page.html for scope in ("eu", "us", "asia")] == [True, True, False]
+    assert len(_keys(await ada.submit(page, "/keys", {"scope": "eu"}))) == 30
 
 
 async def test_the_command_beside_a_filter_selects_the_same(deck: Deck, ada: Visitor) -> None:

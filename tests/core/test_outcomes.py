@@ -12,7 +12,7 @@ from retrysafe.protocol.outcomes import (
     Transaction,
     ending_of_answer,
     ending_of_error,
-    verdict,
+    settlement_of,
 )
 from retrysafe.protocol.records import EffectiveState
 from retrysafe.protocol.transitions import RULES, Transition
@@ -66,7 +66,7 @@ CELLS = {
 @each_row(("ending", "ground"), list(product(Ending, ModeKind)))
 def test_every_cell(ending: Ending, ground: ModeKind) -> None:
     event, transaction = CELLS[ending, ground]
-    found = verdict(ending, ground)
+    found = settlement_of(ending, ground)
     assert found.event is event
     if ground is ModeKind.OWN:
         assert found.transaction is transaction
@@ -78,7 +78,7 @@ def test_outside_an_own_transaction_every_ending_is_recorded_and_nothing_rolled_
     ending: Ending, ground: ModeKind
 ) -> None:
     """Cancellation is an ending like the others: no key stays locked (idemkit, fastapi-idempotency-key)."""
-    found = verdict(ending, ground)
+    found = settlement_of(ending, ground)
     assert found == Settlement(found.event, Transaction.COMMIT)
     assert found.event is not None
     assert EffectiveState.RUNNING in RULES[found.event].sources
@@ -103,9 +103,9 @@ def test_the_handlers_signal_outranks_the_type_of_its_error() -> None:
 def test_an_effect_that_may_have_happened_never_frees_an_external_key() -> None:
     for ending in Ending:
         if ending not in (Ending.NOT_EXECUTED, Ending.DECLINED):
-            assert verdict(ending, ModeKind.EXTERNAL).event is not Transition.RELEASE
+            assert settlement_of(ending, ModeKind.EXTERNAL).event is not Transition.RELEASE
     for ground in ModeKind:
-        assert verdict(Ending.COMMITTED, ground).event is Transition.DOUBT
+        assert settlement_of(Ending.COMMITTED, ground).event is Transition.DOUBT
 
 
 @each_row("answered", Answered)

@@ -1,4 +1,4 @@
-"""State for handlers that are crashed: a database of its own for each run, and an account at a bank."""
+"""TaskState for handlers that are crashed: a database of its own for each run, and an account at a bank."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import gc
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,9 +16,10 @@ import pytest
 
 from retrysafe.backends.migrations import forward, load
 from retrysafe.backends.registry import connect as backend_of
+from retrysafe.testing.agent_tasks import TaskState, running_bank
+from retrysafe.testing.agent_tasks.bank import charges
 from tests.conftest import require
-from tests.crashing.bank import charges
-from tests.crashing.planted import State, connect
+from tests.crashing.planted import connect
 from tests.faults.helpers import unique
 
 TABLES = ("CREATE TABLE charges (id TEXT, amount INT)", "CREATE TABLE done (id TEXT PRIMARY KEY)")
@@ -55,8 +55,9 @@ def alone() -> None:
     """Let threads of earlier tests end that were told to and not waited for: a process that has any is not forked."""
     if _others():
         gc.collect()  # gRPC's poller ends with the last of its objects, which hold each other
+    until = time.monotonic() + 5
     for thread in _others():
-        thread.join(30)
+        thread.join(max(0.0, until - time.monotonic()))
         _waited_for.add(thread)
 
 
@@ -69,12 +70,8 @@ def _others() -> list[threading.Thread]:
 @pytest.fixture(scope="session")
 def bank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """The URL and the ledger of a bank in a process of its own."""
-    ledger = str(tmp_path_factory.mktemp("bank") / "ledger.db")
-    command = [sys.executable, "-m", "tests.crashing.bank", ledger]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        yield f"http://127.0.0.1:{process.stdout.readline().strip()}", ledger
-        process.kill()
+    with running_bank(tmp_path_factory.mktemp("bank")) as running:
+        yield running
 
 
 class Stage:
@@ -93,7 +90,7 @@ class Stage:
     def is_sqlite(self) -> bool:
         return self._kind == "sqlite"
 
-    def fresh(self) -> State:
+    def fresh(self) -> TaskState:
         """A new database with the tables of the shop and of retrysafe."""
         name = unique(self._prefix)
         if self.is_sqlite:
@@ -101,7 +98,7 @@ class Stage:
             url = self._url(name)
         else:
             url = make_schema(name)
-        return State(url, f"{self._bank}/charges", name)
+        return TaskState(url, f"{self._bank}/charges", name)
 
     def drop_schemas(self) -> None:
         """Remove what was made in PostgreSQL."""
@@ -116,7 +113,7 @@ class Stage:
     def _url(self, name: str) -> str:
         return f"sqlite:///{self._folder}/{name}.db"
 
-    def check(self, state: State) -> None:
+    def check(self, state: TaskState) -> None:
         """Exactly one charge, in the database or at the bank."""
         with closing(connect(state)) as db:
             (in_database,) = db.execute("SELECT count(*) FROM charges").fetchone()

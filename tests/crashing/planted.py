@@ -1,6 +1,6 @@
 """Six small handlers, each with a bug that is often written, and each with its fixed twin.
 
-All charge order A once. `State` says where: a database of its own, and a bank.
+All charge order A once. `TaskState` says where: a database of its own, and a bank.
 """
 
 from __future__ import annotations
@@ -13,19 +13,10 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 from retrysafe import Boundary
+from retrysafe.testing.agent_tasks import TaskState
 
 
-class State(NamedTuple):
-    """The place of one run's work."""
-
-    url: str
-    """Of the database, as a boundary is told it."""
-    bank: str
-    account: str
-    """At the bank, of its own."""
-
-
-def connect(state: State, *, autocommit: bool = False) -> Any:
+def connect(state: TaskState, *, autocommit: bool = False) -> Any:
     """A plain connection to the database."""
     if state.url.startswith("sqlite"):
         path = state.url.removeprefix("sqlite:///")
@@ -35,11 +26,11 @@ def connect(state: State, *, autocommit: bool = False) -> Any:
     return psycopg.connect(state.url, autocommit=autocommit)
 
 
-def boundary(state: State, **terms: Any) -> Boundary:
+def boundary(state: TaskState, **terms: Any) -> Boundary:
     return Boundary("shop", store=state.url, observers=(), **terms)
 
 
-def post(state: State, **headers: str) -> None:
+def post(state: TaskState, **headers: str) -> None:
     request = urllib.request.Request(state.bank, data=state.account.encode(), headers=headers)
     urllib.request.urlopen(request, timeout=60).close()
 
@@ -47,14 +38,14 @@ def post(state: State, **headers: str) -> None:
 # ---------------------------------------------------------------- autocommit charge
 
 
-def autocommit_charge(state: State) -> None:
+def autocommit_charge(state: TaskState) -> None:
     with closing(connect(state, autocommit=True)) as db:
         if db.execute("SELECT 1 FROM done WHERE id = 'A'").fetchone() is None:
             db.execute("INSERT INTO charges VALUES ('A', 12)")
             db.execute("INSERT INTO done VALUES ('A')")
 
 
-def charge_in_one_transaction(state: State) -> None:
+def charge_in_one_transaction(state: TaskState) -> None:
     shop = boundary(state, effects="transactional")
     with closing(connect(state)) as db, db, shop.claim("A", tx=db) as claim:
         if not claim.replayed:
@@ -65,7 +56,7 @@ def charge_in_one_transaction(state: State) -> None:
 # ---------------------------------------------------------------- mark before effect
 
 
-def mark_before_effect(state: State) -> None:
+def mark_before_effect(state: TaskState) -> None:
     with closing(connect(state)) as db:
         won = db.execute("INSERT INTO done VALUES ('A') ON CONFLICT DO NOTHING").rowcount
         db.commit()
@@ -74,7 +65,7 @@ def mark_before_effect(state: State) -> None:
             db.commit()
 
 
-def mark_and_effect_in_one_commit(state: State) -> None:
+def mark_and_effect_in_one_commit(state: TaskState) -> None:
     with closing(connect(state)) as db:
         if db.execute("INSERT INTO done VALUES ('A') ON CONFLICT DO NOTHING").rowcount:
             db.execute("INSERT INTO charges VALUES ('A', 12)")
@@ -84,14 +75,14 @@ def mark_and_effect_in_one_commit(state: State) -> None:
 # ---------------------------------------------------------------- effect before mark
 
 
-def effect_before_mark(state: State) -> None:
+def effect_before_mark(state: TaskState) -> None:
     with closing(connect(state, autocommit=True)) as db:
         if db.execute("SELECT 1 FROM done WHERE id = 'A'").fetchone() is None:
             post(state)
             db.execute("INSERT INTO done VALUES ('A')")
 
 
-def effect_with_a_derived_key(state: State) -> None:
+def effect_with_a_derived_key(state: TaskState) -> None:
     shop = boundary(state)
     with shop.claim("A") as claim:
         if not claim.replayed:
@@ -103,7 +94,7 @@ def effect_with_a_derived_key(state: State) -> None:
 # ---------------------------------------------------------------- guarded by a record on another connection
 
 
-def record_on_another_connection(state: State) -> None:
+def record_on_another_connection(state: TaskState) -> None:
     shop = boundary(state)
     with shop.claim("A") as claim:
         if not claim.replayed:
@@ -113,7 +104,7 @@ def record_on_another_connection(state: State) -> None:
     shop.close()
 
 
-def record_in_the_same_transaction(state: State) -> None:
+def record_in_the_same_transaction(state: TaskState) -> None:
     shop = boundary(state, effects="transactional")
     with shop.claim("A") as claim:
         if not claim.replayed:
@@ -125,7 +116,7 @@ def record_in_the_same_transaction(state: State) -> None:
 # ---------------------------------------------------------------- swallowed CancelledError
 
 
-async def swallowed_cancellation(state: State) -> None:
+async def swallowed_cancellation(state: TaskState) -> None:
     import httpx
 
     shop = boundary(state)
@@ -142,7 +133,7 @@ async def swallowed_cancellation(state: State) -> None:
     await shop.aclose()
 
 
-async def cancellation_goes_on(state: State) -> None:
+async def cancellation_goes_on(state: TaskState) -> None:
     import httpx
 
     shop = boundary(state)
@@ -157,8 +148,8 @@ async def cancellation_goes_on(state: State) -> None:
 # ---------------------------------------------------------------- lease shorter than the work
 
 
-def lease_shorter_than_the_work(state: State) -> None:
-    shop = boundary(state, effects="external", lease="1s", probe=lambda claim: claim.not_executed())
+def lease_shorter_than_the_work(state: TaskState) -> None:
+    shop = boundary(state, effects="external", lease="10s", probe=lambda claim: claim.not_executed())
     with shop.claim("A") as claim:
         if not claim.replayed:
             post(state)  # takes as long as the bank takes
@@ -166,7 +157,7 @@ def lease_shorter_than_the_work(state: State) -> None:
     shop.close()
 
 
-def lease_and_a_fence(state: State) -> None:
+def lease_and_a_fence(state: TaskState) -> None:
     shop = boundary(state, lease="1m")  # the kit lets it lapse where it says so; one of a second does on a busy machine
     with shop.claim("A") as claim:
         if not claim.replayed:
@@ -182,8 +173,8 @@ def lease_and_a_fence(state: State) -> None:
 class Planted(NamedTuple):
     """A handler with a bug, its twin without, and the actions that show the bug."""
 
-    buggy: Callable[[State], Any]
-    fixed: Callable[[State], Any]
+    buggy: Callable[[TaskState], Any]
+    fixed: Callable[[TaskState], Any]
     shown_by: frozenset[str]
     at: str
     """A word of the line at which it must be found."""

@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from retrysafe.testing.agent_tasks.bank import charges
 from retrysafe.testing.crashing import Report, crash_points
 from tests.conftest import require
-from tests.crashing.bank import charges
 from tests.faults.helpers import unique
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_of("libraries that the kit for crashes watches", of=3)]

@@ -15,9 +15,9 @@ import pytest
 
 from retrysafe import Boundary
 from retrysafe.backends.registry import connect as backend_of
+from retrysafe.testing.agent_tasks.bank import charges
 from retrysafe.testing.crashing import crash_points
 from tests.conftest import require
-from tests.crashing.bank import charges
 from tests.crashing.test_planted import FAULTS
 from tests.faults.helpers import driven, unique
 from tests.proving.effort import chance_of, effort

@@ -198,17 +198,23 @@ def test_every_fault_strikes_every_lane_of_functions() -> None:
 
 @pytest.mark.one_of("slow tests")
 def test_every_fault_strikes_every_api() -> None:
-    """A kill befalls all requests of a worker, so one that was to kill or stop it may be gone before it does."""
-    view = Watching()
-    findings = run(Options(4, PAYMENTS), view)
-    struck = sum((lane.counts for lane in view.lanes), Counter())
-    for name in ("kills", "pauses", "broken", "duplicates", "retry"):
-        assert struck[name] >= 1, (name, struck)
-    guarded = view.lanes[-1].counts
-    for name in ("conflict", "takeovers", "recognised", "replays"):
-        assert guarded[name] >= 1, (name, guarded)
-    assert findings.complaints == []
-    assert findings.counts[Lane.RETRYSAFE].charged_once == len(PAYMENTS)
+    """A kill befalls all requests of a worker, so one that was to kill or stop it may be gone before it does.
+
+    On a busy machine more of them are: there it takes a second or third run.
+    """
+    struck, guarded = Counter[str](), Counter[str]()
+    for seed in range(4, 8):
+        view = Watching()
+        findings = run(Options(seed, PAYMENTS), view)
+        assert findings.complaints == []
+        assert findings.counts[Lane.RETRYSAFE].charged_once == len(PAYMENTS)
+        struck = sum((lane.counts for lane in view.lanes), struck)
+        guarded += view.lanes[-1].counts
+        missing = {"kills", "pauses", "broken", "duplicates", "retry"} - {*+struck}
+        missing |= {"conflict", "takeovers", "recognised", "replays"} - {*+guarded}
+        if not missing:
+            return
+    pytest.fail(f"no run met {missing}: {struck}, {guarded}")
 
 
 @pytest.mark.parametrize("form", Form)

@@ -16,7 +16,7 @@ import pytest
 
 from retrysafe import Boundary
 from retrysafe.backends.registry import connect
-from retrysafe.backends.sql.drivers import sqlite_connections
+from retrysafe.backends.sql.drivers import sqlite_pool
 from tests.django.aliases import add_alias, remove_alias, set_up
 from tests.faults.test_sqlite_cursors import descriptors
 from tests.faults.test_sqlite_forks import REFUSED, forked, refused
@@ -100,7 +100,7 @@ def test_a_child_is_refused_a_file_on_which_a_claim_of_the_alias_was_at_work(by:
             other.execute("BEGIN IMMEDIATE")
             thread = threading.Thread(target=claim, args=[boundary, "of the parent"])
             thread.start()
-            while not any(connections.uses for connections in list(sqlite_connections._all)):
+            while not any(connections.uses for connections in list(sqlite_pool._all)):
                 time.sleep(0)
             assert forked(refused(boundary if by == "the alias" else of_url)) == REFUSED
         thread.join()

@@ -145,7 +145,7 @@ def dynamodb(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         monkeypatch.setenv(name, "local")
     endpoint = os.environ["RETRYSAFE_TEST_DYNAMODB"]
     client = boto3.client("dynamodb", endpoint_url=endpoint, region_name="us-east-1")
-    url = f"dynamodb://retrysafe?region=us-east-1&endpoint={endpoint}"
+    url = f"dynamodb://retrysafe?region=us-east-1&timeout=10s&endpoint={endpoint}"
     monkeypatch.setenv("DYNAMODB_URL", url)
     monkeypatch.setenv("DYNAMODB_ENDPOINT", endpoint)
 

@@ -42,6 +42,7 @@ def guarantees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = import_module("docparts.guarantees")
     monkeypatch.setattr(module, "PROOFS", tmp_path / "proofs.json")
     monkeypatch.setattr(module, "MUTATION", tmp_path / "mutation.json")
+    monkeypatch.setattr(module, "PARTS", tmp_path / "parts")
     return module
 
 
@@ -82,6 +83,18 @@ def test_each_fault_is_counted_where_it_was_injected(recorded: ModuleType) -> No
     (kills,) = [one for one in tables if one.startswith("Kills\n\n6 faults injected, **2 promises broken**.")]
     assert "| server killed | external | 6 | 2 | 3 |" in kills
     assert any("| duplicate | – | 7 | 0 | – |" in one for one in tables)
+
+
+def test_a_part_of_its_own_run_names_that_run_and_counts_for_its_store(recorded: ModuleType) -> None:
+    found = [Proof("failing statements", "sqlite", "transactional, tx=", "disk full", 9, rows=(84,))]
+    file = recorded.PARTS / "sqlite.json"
+    proofs.write(file, [one._asdict() for one in found], {"MySQL 9": "9.1"}, {"passed": 6}, "tests/faults")
+    run = proofs.read(file)
+    assert run is not None
+    _, part = recorded.injected().split("### Failing statements\n\n9 faults injected, no promise broken.")
+    assert "| disk full | transactional, tx= | 9 | 0 | 84 |" in part
+    assert f"seed {run.seed}, effort short, 6 passed; pytest was given `tests/faults`. Versions: MySQL 9 9.1," in part
+    assert "| 9 faults injected, no promise broken |" in recorded.promises().split("### sqlite")[1]
 
 
 def test_each_mode_of_each_store_shows_its_own(recorded: ModuleType) -> None:

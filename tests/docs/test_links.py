@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import retrysafe
 from tests.docs.pages import PAGES, ROOT
 from tests.tables import each_row
 
@@ -51,3 +52,9 @@ def test_the_home_page_links_to_every_page() -> None:
 def test_the_site_has_at_most_seven_groups() -> None:
     contents = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
     assert len(re.findall(r"^  - ", contents, re.MULTILINE)) <= 7
+
+
+def test_the_page_on_upgrades_tells_what_to_do_for_this_version() -> None:
+    page = (ROOT / "docs" / "how-to" / "upgrade.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
+    assert 1 <= len(re.findall(r"^- ", sections[retrysafe.__version__], re.MULTILINE)) <= 5

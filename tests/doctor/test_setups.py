@@ -93,6 +93,14 @@ def test_indexes_that_are_gone_are_made_again(ground: Ground, command: Any) -> N
     assert diagnose(stores=[url], within=20) == []
 
 
+def test_the_grant_that_is_printed_is_what_a_user_lacks(ground: Ground) -> None:
+    url = postgresql.database(ground)
+    reader = postgresql.as_reader(url)
+    (said,) = diagnose(stores=[reader], within=20)
+    postgresql.perform(url, said.fix)
+    assert diagnose(stores=[reader], within=20) == []
+
+
 def test_a_frozen_server_is_a_finding_in_time() -> None:
     with closing(redis.server(*redis.SOUND)) as server:
         server.freeze()

@@ -23,8 +23,8 @@ from retrysafe.admin.sweeper import Sweeper
 from retrysafe.backends.driver import run
 from retrysafe.backends.registry import connect
 from retrysafe.claims.observers import Observers
+from retrysafe.protocol.partition_rewriting import rotate, worth_rotating
 from retrysafe.protocol.records import Record
-from retrysafe.protocol.rotating import rotate, worth_rotating
 from tests.faults.helpers import DEADLINE, Bank, renewals_of, until
 
 
@@ -68,7 +68,7 @@ def stopped(store: str, name: str, colour: str, back: str = "") -> None:
 
     if back:
         backend = boundary._settings.backend
-        backend.access = backend.access._replace(pulse=threading.Event().wait)  # type: ignore[arg-type]
+        backend.access = backend.access._replace(heartbeat=threading.Event().wait)  # type: ignore[arg-type]
 
     def sync() -> None:
         with boundary.claim("key") as claim:

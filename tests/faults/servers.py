@@ -290,12 +290,12 @@ def postgresql_programs() -> Path | None:
 
 
 class MariaDB(OwnServer):
-    """A MariaDB server."""
+    """A MariaDB server; at its start it removes the temporary tables of others in the folder that it has for them."""
 
     def __init__(self, program: str, *settings: str) -> None:
         super().__init__("mysql")
         self._program, self._settings = program, settings
-        data = [f"--datadir={self.home}/data", "--innodb-log-file-size=16M"]
+        data = [f"--datadir={self.home}/data", f"--tmpdir={self.home}", "--innodb-log-file-size=16M"]
         command = ["mariadb-install-db", "--no-defaults", *data, "--skip-test-db"]
         self._run([*command, "--auth-root-authentication-method=socket"])
         user = "FLUSH PRIVILEGES;\nCREATE DATABASE shop;\nGRANT ALL ON *.* TO retrysafe@'127.0.0.1' IDENTIFIED BY '';\n"
@@ -308,9 +308,9 @@ class MariaDB(OwnServer):
 
     def _command(self) -> list[str]:
         where = [f"--datadir={self.home}/data", f"--socket={self.home}/sock", f"--pid-file={self.home}/pid"]
-        where.append(f"--tmpdir={self.home}")  # a server that starts removes the temporary tables of others in its own
+        where += [f"--tmpdir={self.home}", f"--port={self.port}"]
         flags = ["--bind-address=127.0.0.1", "--skip-name-resolve", "--innodb-buffer-pool-size=32M"]
-        return [self._program, "--no-defaults", *where, f"--port={self.port}", *flags, *self._settings]
+        return [self._program, "--no-defaults", *where, *flags, *self._settings]
 
     def _answers(self) -> bool:
         import pymysql
@@ -343,7 +343,7 @@ class DynamoDBLocal(OwnServer):
 
     @property
     def url(self) -> str:
-        return f"dynamodb://retrysafe_records?region=us-east-1&endpoint={self.endpoint}"
+        return f"dynamodb://retrysafe_records?region=us-east-1&timeout=10s&endpoint={self.endpoint}"
 
     def _command(self) -> list[str]:
         main = str(ROOT / "scripts" / "DynamoDBOnLoopback.java")

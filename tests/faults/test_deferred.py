@@ -21,7 +21,7 @@ from retrysafe import Boundary
 from retrysafe.backends.redis.client import answer_of
 from retrysafe.claims import deferred
 from retrysafe.claims.deferred import Deferred
-from retrysafe.claims.lease import LoopHeartbeat, ThreadHeartbeat, clock
+from retrysafe.claims.heartbeat import LoopHeartbeat, ThreadHeartbeat, clock
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.backoff import Backoff
 from retrysafe.protocol.requests import Program
@@ -287,10 +287,10 @@ class Idle:
 
     store = None
 
-    def pulse(self) -> Any:
+    def heartbeat_client(self) -> Any:
         return self
 
-    apulse = pulse
+    heartbeat_aclient = heartbeat_client
 
     async def aclose(self) -> None: ...
 

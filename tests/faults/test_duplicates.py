@@ -1,4 +1,4 @@
-"""Two hundred at once: one runs, the others are told so or get its result."""
+"""Many at once, two hundred in `make prove`: one runs, the others are told so or get its result."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import pytest
 from retrysafe import Boundary, InProgress, reject, wait
 from tests.faults.conftest import Making, server_of
 from tests.faults.helpers import DEADLINE, Told, auntil
+from tests.proving.effort import effort
 
-CALLERS = 200
+CALLERS = effort(60, 200)
 EFFECTS = ("keyed", "transactional")
 LEASED = tuple((kind, "keyed") for kind in ("redis", "redis-cluster", "redis-sentinel", "dynamodb"))
 THREADS = [*product(("sqlite", "psycopg", "pymysql"), EFFECTS), *LEASED]

@@ -89,7 +89,7 @@ def test_so_do_claims_of_many_keys_at_once(migrated: str) -> None:
     ]
     with backend.client().transaction() as opened:
         opened_many = run(open_many(backend.store, wants), opened.execute)  # type: ignore[arg-type]
-        assert len(opened_many.held) == MANY
+        assert len(opened_many.ownerships) == MANY
         assert held(opened.handle) == MOST
     backend.close()
 

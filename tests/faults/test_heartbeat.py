@@ -12,7 +12,7 @@ import uvloop
 import retrysafe.backends.sql.drivers.deadline as deadline
 import retrysafe.backends.sql.drivers.pool as pools
 from retrysafe import Boundary, InProgress, LeaseLost
-from retrysafe.claims import lease
+from retrysafe.claims import heartbeat
 from retrysafe.claims.modes import LeaseMode
 from tests.faults.conftest import Making, server_of
 from tests.faults.helpers import (
@@ -258,8 +258,8 @@ def test_a_lease_that_could_not_be_renewed_is_not_held_when_its_time_is_over(
     sqlite_url: str, make: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole machine was asleep, and the heartbeat with it."""
-    real, asleep = lease.clock, 0.0
-    monkeypatch.setattr(lease, "clock", lambda: real() + asleep)
+    real, asleep = heartbeat.clock, 0.0
+    monkeypatch.setattr(heartbeat, "clock", lambda: real() + asleep)
     boundary = make(sqlite_url, lease="60s")
     with boundary.claim("key") as claim:
         asleep = 59
@@ -343,8 +343,8 @@ async def test_cancelling_all_tasks_of_a_loop_ends_no_lease_and_no_heartbeat(
 ) -> None:
     boundary = make(sqlite_url, lease=KEPT)
     async with boundary.claim("key") as claim:
-        heartbeat = lease.for_loop(boundary.entrypoint.backend)
-        renewal = await auntil(lambda: heartbeat._beating)
+        beating = heartbeat.for_loop(boundary.entrypoint.backend)
+        renewal = await auntil(lambda: beating._beating)
         if begun:
             await asyncio.sleep(0)
         renewal.cancel()
@@ -362,10 +362,10 @@ async def test_a_boundary_is_closed_beside_a_renewal_that_is_cancelled(
         await asyncio.Event().wait()
 
     boundary = make(sqlite_url, lease=KEPT)
-    heartbeat = lease.for_loop(boundary.entrypoint.backend)
-    monkeypatch.setattr(heartbeat, "_renewal", hangs)
+    beating = heartbeat.for_loop(boundary.entrypoint.backend)
+    monkeypatch.setattr(beating, "_renewal", hangs)
     async with boundary.claim("key"):
-        renewal = await auntil(lambda: heartbeat._beating)
+        renewal = await auntil(lambda: beating._beating)
     renewal.cancel()
     await boundary.aclose()
     assert renewal.cancelled()
@@ -377,11 +377,11 @@ def test_work_is_not_begun_under_a_lease_that_ended_before(
 ) -> None:
     """The machine was asleep between the claim and its answer: somebody else has the key by now."""
     boundary = make(sqlite_url, lease="60s", effects="external")
-    claim, real = LeaseMode.claim, lease.clock
+    claim, real = LeaseMode.claim, heartbeat.clock
 
     def claiming(mode: Any, want: Any) -> Any:
         won = claim(mode, want)
-        monkeypatch.setattr(lease, "clock", lambda: real() + 61)
+        monkeypatch.setattr(heartbeat, "clock", lambda: real() + 61)
         steal(sqlite_url, boundary)
         return won
 
@@ -396,11 +396,11 @@ async def test_async_work_is_not_begun_under_a_lease_that_ended_before(
     sqlite_url: str, make: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     boundary = make(sqlite_url, lease="60s", effects="external")
-    claim, real = LeaseMode.aclaim, lease.clock
+    claim, real = LeaseMode.aclaim, heartbeat.clock
 
     async def aclaim(mode: Any, want: Any) -> Any:
         won = await claim(mode, want)
-        monkeypatch.setattr(lease, "clock", lambda: real() + 61)
+        monkeypatch.setattr(heartbeat, "clock", lambda: real() + 61)
         steal(sqlite_url, boundary)
         return won
 
@@ -426,11 +426,11 @@ def test_the_thread_of_a_heartbeat_ends_when_nothing_was_held_for_long(
     sqlite_url: str, make: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that makes many boundaries and closes none does not gather threads and connections."""
-    monkeypatch.setattr(lease, "_IDLE", 0.05)
+    monkeypatch.setattr(heartbeat, "_IDLE", 0.05)
     boundary = make(sqlite_url, lease=LEASE)
     for key in ("first", "second"):
         with boundary.claim(key) as claim:
-            thread = lease.for_thread(boundary._settings.backend)._thread
+            thread = heartbeat.for_thread(boundary._settings.backend)._thread
             assert thread is not None
             until(lambda claim=claim: renewals_of(sqlite_url, claim.attempt_id) >= 1)  # type: ignore[misc]
         thread.join(DEADLINE)
@@ -441,8 +441,8 @@ def test_on_uvloop_a_renewal_that_is_due_at_once_takes_no_other_claim_with_it(
     make: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A timer of uvloop's that fires at once is a plain handle, which does not say when; asyncio's does."""
-    now = lease.clock()
-    monkeypatch.setattr(lease, "clock", lambda: now)
+    now = heartbeat.clock()
+    monkeypatch.setattr(heartbeat, "clock", lambda: now)
 
     async def claims() -> None:
         nonlocal now

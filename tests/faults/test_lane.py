@@ -89,7 +89,7 @@ async def test_queued_claims_are_one_statement_and_each_winner_is_its_own(
     assert [one.record.attempt for one in won] == [want.attempt for want in wants]
     assert len(performed) == 1, "who asks in one turn of the loop is performed together"
     settled = await asyncio.gather(
-        *(arun(settle(backend.store, one.held, Transition.COMPLETE, DONE), backend.aclient()) for one in won)
+        *(arun(settle(backend.store, one.ownership, Transition.COMPLETE, DONE), backend.aclient()) for one in won)
     )
     assert all(settled)
     assert len(performed) == 2
@@ -101,7 +101,7 @@ async def test_queued_claims_are_one_statement_and_each_winner_is_its_own(
 async def test_of_duplicates_one_wins(backend: Backend, performed: list[Query]) -> None:
     keys = _keys(4)
     outcomes = await _claimed(backend, [_want(key) for _ in range(6) for key in keys])
-    winners = {one.held.key: one.held.attempt for one in outcomes if isinstance(one, Won)}
+    winners = {one.ownership.key: one.ownership.attempt for one in outcomes if isinstance(one, Won)}
     assert sorted(winners) == sorted(keys)
     others = [one for one in outcomes if isinstance(one, NotWon)]
     assert len(others) == 5 * 4
@@ -206,8 +206,8 @@ async def test_a_shared_statement_is_planned_once_and_looks_keys_up_by_the_index
 ) -> None:
     """Also on a table without statistics, as a new one is. To plan takes longer than to perform it for a few keys."""
     claims = backend.store.claim(_want(b"")).request
-    held = Ownership(b"", "attempt", 1, CLOCKS, transactional=False)
-    settles = backend.store.settle(held, Transition.COMPLETE, DONE).request
+    ownership = Ownership(b"", "attempt", 1, CLOCKS, transactional=False)
+    settles = backend.store.settle(ownership, Transition.COMPLETE, DONE).request
     async with session(migrated) as connection:
         await connection.execute("TRUNCATE retrysafe_records")  # the server may know what other tests wrote
         if known:
@@ -377,14 +377,15 @@ async def test_claims_and_completions_in_doubt_are_recognised(
     assert [type(one) for one in won] == [Won] * 8
     assert [(one.record.attempt, one.record.attempts) for one in won] == [(want.attempt, 1) for want in wants]
     settled = await asyncio.gather(
-        *(arun(settle(backend.store, one.held, Transition.COMPLETE, DONE), backend.aclient()) for one in won)
+        *(arun(settle(backend.store, one.ownership, Transition.COMPLETE, DONE), backend.aclient()) for one in won)
     )
     assert all(settled)
 
 
 async def test_a_late_owner_settles_nothing_of_another_attempt_in_a_batch(backend: Backend) -> None:
     won = await _claimed(backend, [_want(key) for key in _keys(6)])
-    late = [one.held._replace(attempt="another") if number % 2 else one.held for number, one in enumerate(won)]
+    owners = [one.ownership for one in won]
+    late = [one._replace(attempt="another") if number % 2 else one for number, one in enumerate(owners)]
     late[4] = late[4]._replace(token=late[4].token - 1)
     settled = await asyncio.gather(
         *(arun(settle(backend.store, held, Transition.COMPLETE, DONE), backend.aclient()) for held in late)

@@ -96,7 +96,7 @@ async def test_a_write_behind_a_read_waits_for_the_file_off_the_loop(path: str, 
 
 def test_a_connection_that_comes_back_waits_as_long_as_ever(path: str) -> None:
     connection = SqliteFile(path).connect()
-    connection.wait_for_writers(2.0)
+    connection.set_busy_timeout(2.0)
     assert waits_of(connection) == 2.0
     assert connection.reset()
     assert waits_of(connection) == 5.0
@@ -134,7 +134,7 @@ async def test_claims_behind_others_do_not_wait_again(
     path: str, other: sqlite3.Connection, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each group waited behind the one before: three hundred claims for half a minute."""
-    waits, wait = list[float](), Connection.wait_for_writers
+    waits, wait = list[float](), Connection.set_busy_timeout
 
     def noted(self: Connection, seconds: float) -> None:
         wait(self, seconds)
@@ -144,7 +144,7 @@ async def test_claims_behind_others_do_not_wait_again(
 
     client = AsyncSqliteClient(SqliteFile(path, busy=SHORT))
     with monkeypatch.context() as patch:
-        patch.setattr(Connection, "wait_for_writers", noted)
+        patch.setattr(Connection, "set_busy_timeout", noted)
         answers = await asyncio.gather(*(client(row(n)) for n in range(5 * MOST_AT_ONCE)), return_exceptions=True)
     assert {type(answer) for answer in answers} == {StoreUnavailable}
     assert waits == [SHORT] + [SHORT - 1.0] * 4

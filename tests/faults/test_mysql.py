@@ -875,8 +875,8 @@ def test_no_statement_reads_the_whole_table(mysql_migrated: str) -> None:
             "'keyed', 9e15, 0, 0, 9e15, 9e15, 1, NULL, NULL, NULL, NULL FROM retrysafe_gates AS g WHERE g.gate < 3000",
         )
         keys = [row[0] for row in ask_sql(url, "SELECT key_hash FROM retrysafe_records LIMIT 20")[0]]
-        held = [Ownership(key, "a", 1, Clocks(1, 1, 1), False) for key in keys]
-        (ask,) = MysqlStore().renew([one._replace(clocks=Clocks(10**9, 10**9, 10**9)) for one in held])
+        ownerships = [Ownership(key, "a", 1, Clocks(1, 1, 1), False) for key in keys]
+        (ask,) = MysqlStore().renew([one._replace(clocks=Clocks(10**9, 10**9, 10**9)) for one in ownerships])
         with closing(mysql_connection(url, autocommit=True)) as connection:
             connection.query("FLUSH STATUS")
             assert ask.parse(_executor(connection)(ask.request)) == set(keys)

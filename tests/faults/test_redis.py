@@ -301,7 +301,7 @@ def test_half_a_record_is_no_record(backend: Backend, url: str) -> None:
     won = run(claim(backend.store, _want(key)), backend.client())
     assert isinstance(won, Won)
     assert (won.record.attempt, won.record.attempts, won.record.fingerprint) == ("first", 1, b"p")
-    assert run(settle(backend.store, won.held, Transition.COMPLETE, DONE), backend.client())
+    assert run(settle(backend.store, won.ownership, Transition.COMPLETE, DONE), backend.client())
 
 
 # ---------------------------------------------------------------- records of retrysafe 0.1, which were hashes
@@ -379,10 +379,10 @@ def test_a_hash_that_runs_is_waited_for_and_its_owner_settles_it(backend: Backen
     assert node.type(name_of(key)) == b"hash"
     record = run(read(backend.store, key), client)
     assert record is not None
-    held = Ownership(key, "old", record.token, CLOCKS, transactional=False)
-    assert run(renew(backend.store, [held]), client) == {held}
+    ownership = Ownership(key, "old", record.token, CLOCKS, transactional=False)
+    assert run(renew(backend.store, [ownership]), client) == {ownership}
     assert node.type(name_of(key)) == b"string"
-    assert run(settle(backend.store, held, Transition.COMPLETE, DONE), client)
+    assert run(settle(backend.store, ownership, Transition.COMPLETE, DONE), client)
     settled = run(read(backend.store, key), client)
     assert settled is not None
     assert (settled.result, settled.version, settled.attempts, settled.created) == (DONE, 5, 2, record.created)
@@ -447,11 +447,11 @@ def test_every_step_is_one_script(backend: Backend, url: str) -> None:
     with node.monitor() as monitor:
         won = run(claim(backend.store, _want(key)), client)
         assert isinstance(won, Won)
-        assert run(renew(backend.store, [won.held]), client) == {won.held}
-        assert run(settle(backend.store, won.held, Transition.RELEASE, None), client)
+        assert run(renew(backend.store, [won.ownership]), client) == {won.ownership}
+        assert run(settle(backend.store, won.ownership, Transition.RELEASE, None), client)
         taken = run(claim(backend.store, _want(key, "second")), client)
         assert isinstance(taken, Won)
-        assert run(settle(backend.store, taken.held, Transition.DOUBT, None), client)
+        assert run(settle(backend.store, taken.ownership, Transition.DOUBT, None), client)
         node.echo("seen all")
         asked: list[str] = []
         while (command := monitor.next_command())["command"] != "ECHO seen all":
@@ -551,7 +551,7 @@ def test_a_slot_that_moves_is_followed(colour: str, cluster: str) -> None:
         finally:
             moving.finish()
         try:
-            assert do(settle(store, won.held, Transition.COMPLETE, DONE))
+            assert do(settle(store, won.ownership, Transition.COMPLETE, DONE))
             assert do(read(store, key)).result == DONE
         finally:
             moving.back()
@@ -587,7 +587,7 @@ def test_a_lost_expiry_is_found_and_mended(colour: str, backend: Backend, url: s
         won = run(claim(store, _want(key)), client)
         assert isinstance(won, Won)
         if key != running:
-            assert run(settle(store, won.held, Transition.COMPLETE, DONE), client)
+            assert run(settle(store, won.ownership, Transition.COMPLETE, DONE), client)
             assert redis_masters(url).of_key(name_of(key)).pttl(name_of(key)) > 0
             redis_masters(url).of_key(name_of(key)).persist(name_of(key))
     age_at(url)(forgotten, 7_201_000_000)
@@ -619,7 +619,7 @@ def test_sweep_says_how_many_got_back_their_expiry(
     key, client = secrets.token_bytes(32), backend.client()
     won = run(claim(backend.store, _want(key)), client)
     assert isinstance(won, Won)
-    assert run(settle(backend.store, won.held, Transition.COMPLETE, DONE), client)
+    assert run(settle(backend.store, won.ownership, Transition.COMPLETE, DONE), client)
     redis_masters(url).of_key(name_of(key)).persist(name_of(key))
     assert main(["sweep", "--store", url]) == 0
     told = re.search(r"; gave back their expiry to (\d+) that had lost it", capsys.readouterr().out)

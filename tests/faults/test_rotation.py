@@ -20,8 +20,9 @@ from retrysafe import ConfigurationError, InProgress, RetryTransaction, current,
 from retrysafe.admin.sweeper import Sweeper, Swept
 from retrysafe.backends.driver import run
 from retrysafe.backends.registry import connect, forget
-from retrysafe.protocol.requests import Query
-from retrysafe.protocol.rotating import rotate, worth_rotating
+from retrysafe.cli import main
+from retrysafe.protocol.partition_rewriting import rotate, worth_rotating
+from retrysafe.protocol.requests import Copy, Query
 from tests.faults.conftest import Making
 from tests.faults.helpers import (
     DEADLINE,
@@ -35,6 +36,7 @@ from tests.faults.helpers import (
     rows_of,
     run_sql,
     seeded,
+    standing,
     unique,
     until,
 )
@@ -94,7 +96,7 @@ def held_rotation(url: str) -> Iterator[Callable[[], int]]:
     def one(number: int) -> int:
         with backend.client().transaction() as opened:
             gone = run(rotate(store, partitions[number], spools[number]), opened.execute)
-        assert gone is not None
+        assert isinstance(gone, int)
         return gone
 
     with ThreadPoolExecutor(2) as pool:
@@ -235,7 +237,7 @@ def test_records_written_just_before_the_lock_are_kept(level: str, database: str
                             claim.result = key
                 return perform(request)
 
-            assert run(rotate(store, partition, io.BytesIO()), performed)
+            assert isinstance(run(rotate(store, partition, io.BytesIO()), performed), int)
     for number in range(2):
         for key in range(8):
             with boundary.claim(f"late {number} {key}") as claim:
@@ -252,6 +254,57 @@ def test_a_partition_in_use_is_left_for_later(database: str, make: Making) -> No
         assert 0 < done.removed < 200
     rest = rotated(database)
     assert (rest.removed, rest.skipped) == (200 - done.removed, ())
+
+
+@pytest.mark.slow
+@each_row("driver", ["psycopg", "asyncpg"])
+def test_a_partition_that_takes_too_long_holds_up_no_other(
+    driver: str, migrated: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each row of one takes a minute to be put back; the server ends that after five seconds."""
+    with own_database(migrated, partitions=2) as database:
+        fill(database, 1000)
+        fill(database, 40, "running", name="kept")
+        files = query(database, _FILES)
+        run_sql(database, f"CREATE FUNCTION drag() RETURNS trigger LANGUAGE plpgsql AS '{_DRAG}'")
+        run_sql(database, f"CREATE TRIGGER drag BEFORE INSERT ON {SLOW} FOR EACH ROW EXECUTE FUNCTION drag()")
+        command = ["sweep", "--store", driven(database, driver), "--rotate", "--batch", "100", "--pause", "1ms"]
+        assert main(command) == 0
+        said = capsys.readouterr().out
+        again = query(database, _FILES)
+        assert said.startswith("removed 1000 records in ")
+        assert said.endswith(f" s; swept row by row, because a copy took too long (use more partitions): {SLOW}\n")
+        assert [one == other for one, other in zip(files, again, strict=True)] == [True, False]
+        assert standing(database) == {}
+        assert standing(database, "kept") == {"running": 40}
+
+
+SLOW = "retrysafe_records_p0000"
+_DRAG = "BEGIN PERFORM pg_sleep(60); RETURN NEW; END"
+
+
+def test_all_statements_of_a_rotation_share_its_time(database: str) -> None:
+    """Claims wait for all of them together."""
+    fill(database, 200)
+    backend = connect(database)
+    store: Any = backend.store
+    (partition, *_) = run(worth_rotating(store), backend.client())
+    bounds: list[int] = []
+    with backend.client().transaction() as opened:
+
+        def performed(request: Any) -> Any:
+            if isinstance(request, Copy):
+                bounds.append(int(opened.execute(Query(_BOUND, {}, writes=False)).rows[0][0]))
+            answer = opened.execute(request)
+            opened.execute(Query("SELECT pg_sleep(0.05)", {}))
+            return answer
+
+        assert isinstance(run(rotate(store, partition, io.BytesIO()), performed), int)
+    before, after = bounds
+    assert 5000 > before > after > 0
+
+
+_BOUND = "SELECT setting FROM pg_settings WHERE name = 'statement_timeout'"
 
 
 @pytest.mark.slow

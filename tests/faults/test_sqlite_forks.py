@@ -30,14 +30,14 @@ ON_A_BUSY_DISK = 10.0
 """Seconds in which a use comes to its end on a busy machine, too."""
 EXITS_IN_A_TRANSACTION = """
 import os, sys
-from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed, Connections
+from retrysafe.backends.sql.drivers.sqlite_pool import Borrowed, SqlitePool
 from retrysafe.backends.sql.drivers.sqlite_connection import open_connection
 
 def prepare(connection):
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA cache_size = 2")  # so that the transaction has written to the log before its commit
 
-connections = Connections(sys.argv[1], lambda: open_connection(sys.argv[1], 5.0, prepare))
+connections = SqlitePool(sys.argv[1], lambda: open_connection(sys.argv[1], 5.0, prepare))
 def fill(connection):
     connection.executemany("INSERT INTO t (x) VALUES (?)", [("x" * 500,)] * 3000)
 

@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import sessionmaker
 
 from retrysafe import Boundary, ConfigurationError
+from retrysafe.loads import Loads
 from tests.django.aliases import add_alias, remove_alias
 from tests.faults.servers import PgBouncer
 from tests.tables import each_row
@@ -291,6 +292,62 @@ def by_map_before(url: str, scope: Any) -> Iterator[Claimed]:
     engine.dispose()
 
 
+@contextmanager
+def by_step(
+    url: str, scope: Any, *, of_claim: bool = False, inside: bool = False, mapped: bool = False
+) -> Iterator[Claimed]:
+    """A step in the caller's transaction, of a saga or of a claim; its schema is chosen before it, or inside."""
+    boundary: Boundary[Any] = Boundary(f"t{uuid4().hex}", store=url, effects="keyed", scope=scope)
+    engine = sqlalchemy.create_engine(driven(url))
+
+    def stepped(tx: Any, choose: Callable[[], object]) -> bool:
+        if not of_claim:
+            with boundary.step("order-1", "book", tx=tx) as step:
+                if inside and not step.replayed:
+                    choose()
+            return step.replayed
+        with boundary.claim("order-1") as claim:
+            if not claim.replayed:
+                with claim.step("book", tx=tx):
+                    choose()
+        return claim.replayed
+
+    def claimed(tenant: str) -> bool:
+        with engine.connect() as given:
+            connection = given.execution_options(schema_translate_map={None: tenant}) if mapped else given
+            with connection.begin():
+
+                def choose() -> None:
+                    connection.exec_driver_sql(f"SET LOCAL search_path TO {tenant}, public")
+
+                if not inside and not mapped:
+                    choose()
+                return stepped(connection, choose if inside else lambda: None)
+
+    yield claimed
+    boundary.close()
+    engine.dispose()
+
+
+@contextmanager
+def by_step_async(url: str, scope: Any) -> Iterator[Claimed]:
+    name = f"t{uuid4().hex}"
+
+    async def claimed(tenant: str) -> bool:
+        boundary: Boundary[Any] = Boundary(name, store=url.replace(":", "+asyncpg:", 1), effects="keyed", scope=scope)
+        connection = await asyncpg.connect(url)
+        try:
+            async with connection.transaction():
+                await connection.execute(f"SET LOCAL search_path TO {tenant}, public")
+                async with boundary.step("order-1", "book", tx=connection) as step:
+                    return step.replayed
+        finally:
+            await connection.close()
+            await boundary.aclose()
+
+    yield lambda tenant: asyncio.run(claimed(tenant))
+
+
 def driven(url: str) -> str:
     """The URL as SQLAlchemy takes it."""
     return url.replace("postgresql:", "postgresql+psycopg:", 1).replace("mysql:", "mysql+pymysql:", 1)
@@ -326,6 +383,10 @@ WAYS: dict[str, Callable[[str, Any], Any]] = {
     "async SQLAlchemy, checkout, transactional": lambda url, scope: by_async_engine(url, scope, "transactional"),
     "asyncpg pool, setup=, keyed": lambda url, scope: by_setup(url, scope, "keyed"),
     "asyncpg pool, setup=, transactional": lambda url, scope: by_setup(url, scope, "transactional"),
+    "a saga's step, SET LOCAL": by_step,
+    "a saga's step, asyncpg": by_step_async,
+    "a saga's step, map": partial(by_step, mapped=True),
+    "a claim's step, SET LOCAL": partial(by_step, of_claim=True),
     "Django, SET search_path, keyed": by_django,
     "Django, SET search_path, transactional": lambda url, scope: by_django(url, scope, "transactional"),
 }
@@ -456,6 +517,38 @@ def test_under_a_tenants_schema_a_claim_names_the_tenant_or_is_refused(
         for tenant, replayed in ((blue, False), (green, False), (blue, True)):
             at.append(tenant)
             assert claimed(tenant) == replayed
+
+
+LOADS: dict[str, tuple[bool, bool, dict[str, Any]]] = {
+    "a run, scopes": (True, False, {}),
+    "a run, one boundary": (False, False, {}),
+    "lower versions": (True, True, {}),
+    "rows that are added": (False, False, {"by": None, "partition": None, "strategy": "append_once"}),
+}
+
+
+@each_row("scoped, versions, options", LOADS.values(), ids=list(LOADS))
+def test_tenants_load_the_tables_of_their_schemas(
+    scoped: bool, versions: bool, options: dict[str, Any], migrated: str, tenants: tuple[str, str]
+) -> None:
+    """By the search path of each one's URL; the ledger is in public. A table by two names is loaded once."""
+    name = f"t{uuid4().hex}"
+    with psycopg.connect(migrated, autocommit=True) as admin:
+        for n, tenant in enumerate(tenants, 1):
+            admin.execute(
+                f"DROP TABLE IF EXISTS {tenant}.sales; CREATE TABLE {tenant}.sales (day text, id int)".encode()
+            )
+            url = f"{migrated}?options=-csearch_path%3D{tenant},public"
+            terms: dict[str, Any] = {"store": url, "scope": tenant} if scoped else {"store": migrated}
+            boundary: Boundary[Any] = Boundary(name, effects="keyed", observers=[], shared=True, **terms)
+            given = {"by": "day", "partition": "d", "tag": None, "version": 8 - n if versions else None, **options}
+            for table in ("sales", "sales", f"{tenant}.sales"):
+                loads = Loads(boundary, url)
+                loaded = loads.load(table, rows=lambda n=n: [("d", i) for i in range(n)], run=name, **given)
+                assert loaded.rows == n
+            boundary.close()
+        counted = [admin.execute(f"SELECT count(*) FROM {tenant}.sales".encode()).fetchone() for tenant in tenants]
+    assert counted == [(1,), (2,)]
 
 
 def test_the_schema_of_our_connections_is_no_tenant(migrated: str) -> None:

@@ -7,6 +7,7 @@ import pickle
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,7 +78,7 @@ def _repacked(key: bytes, packed: bytes, name: str, value: Any) -> bytes:
     else:
         assert record.result is not None
         record = record._replace(result=record.result._replace(**{{"result": "body"}.get(name, name): value}))
-    claimed: Any = record
+    claimed: Any = SimpleNamespace(**record._asdict(), recorded="")
     claim = packing.claim_part(claimed)
     return packing._HEAD.pack(*head[:-1], len(claim)) + claim + packing.result_part(record.result)
 

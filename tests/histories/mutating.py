@@ -129,12 +129,12 @@ def a_completion_acknowledged_but_not_made(chance: Random, operations: Operation
         return None
     look, seen = operations[number], operations[number].answer
     want_clocks = next(one.arguments[0].clocks for one in operations if one.kind in ("claim", "take"))
-    held = Ownership(seen.key, seen.attempt, seen.token, want_clocks, False)
+    ownership = Ownership(seen.key, seen.attempt, seen.token, want_clocks, False)
     owns = any(_won(one) and one.answer.token == seen.token and (one.ended or 0) < look.begun for one in operations)
     if not owns:
         return None
     settle = Operation(
-        "twin", "settle", look.key, (held, Transition.COMPLETE, None), look.made, look.made, look.made, True
+        "twin", "settle", look.key, (ownership, Transition.COMPLETE, None), look.made, look.made, look.made, True
     )
     later = [
         one._replace(made=one.made + 2, begun=one.begun + 2, ended=None if one.ended is None else one.ended + 2)

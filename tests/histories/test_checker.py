@@ -29,6 +29,7 @@ SHAPES = {
 Prove = Callable[[Proof], None]
 
 
+@pytest.mark.one_of("seconds of a core", of=3)
 @pytest.mark.parametrize("name", SHAPES)
 def test_legal_histories_are_explained(name: str, chance: Random, proof: Prove) -> None:
     histories, lost, operations = effort(60, 5_000), 0, 0
@@ -47,6 +48,7 @@ CAUGHT_AT_LEAST = effort(0.4, 0.6)
 small histories. A short run has a dozen of some kinds, and must not fail by chance."""
 
 
+@pytest.mark.one_of("seconds of a core", of=3)
 def test_mutated_histories_are_rejected(chance: Random, proof: Prove) -> None:
     caught, made = Counter[str](), Counter[str]()
     for _ in range(effort(60, 2_000)):
@@ -66,6 +68,7 @@ SMALL = Shape(
 )
 
 
+@pytest.mark.one_of("seconds of a core", of=3)
 def test_the_naive_checker_finds_the_same(chance: Random, proof: Prove) -> None:
     """It tries every order and every instant, so what it explains is legal, and what it does not is not."""
     legal = illegal = 0
@@ -102,15 +105,15 @@ def test_a_counterexample_is_small_and_proves_as_much(chance: Random) -> None:
 def test_knowledge_of_a_step_is_kept_although_it_changed_nothing() -> None:
     """An operator had seen the record as it was before the renewal, whatever became of the operator's decision."""
     clocks = Clocks(lease=60, window=500, memory=600)
-    held = Ownership(KEY, "a", 1_000_005, clocks, transactional=False)
+    owner = Ownership(KEY, "a", 1_000_005, clocks, transactional=False)
     want = ClaimRequest(KEY, "b", "", "o", b"p", "a", "external", clocks)
-    settled = (State.COMPLETED, "a", held.token, 1, "external", 1_000_004, 999_944, 1_000_086, 1_000_586, 1_000_686)
-    record = Record(KEY, "b", "", "o", b"p", *settled, held.token + 1, None, 1_000_204)
+    settled = (State.COMPLETED, "a", owner.token, 1, "external", 1_000_004, 999_944, 1_000_086, 1_000_586, 1_000_686)
+    record = Record(KEY, "b", "", "o", b"p", *settled, owner.token + 1, None, 1_000_204)
     history = [
         Operation("worker", "claim", KEY, (want,), 0, 0, None, UNKNOWN),
         Operation("tester", "elapse", KEY, (KEY, 61), 46_000, 46_000, None, UNKNOWN),
-        Operation("worker", "settle", KEY, (held, Transition.COMPLETE, None), 71_000, 71_000, None, UNKNOWN),
-        Operation("worker", "renew", KEY, (held,), 226_000, 226_000, 246_000, {KEY}),
+        Operation("worker", "settle", KEY, (owner, Transition.COMPLETE, None), 71_000, 71_000, None, UNKNOWN),
+        Operation("worker", "renew", KEY, (owner,), 226_000, 226_000, 246_000, {KEY}),
         Operation(
             "operator",
             "resolve",

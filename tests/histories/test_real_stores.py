@@ -186,11 +186,11 @@ class Hasty(SqliteStore):
 class Forgetful(SqliteStore):
     """Acknowledges a completion that it does not make."""
 
-    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
-        ask = super().settle(held, event, result)
+    def settle(self, ownership: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
+        ask = super().settle(ownership, event, result)
         if event is not Transition.COMPLETE:
             return ask
-        return Ask(super().read(held.key).request, lambda answer: True)
+        return Ask(super().read(ownership.key).request, lambda answer: True)
 
 
 @pytest.mark.parametrize("broken", [Unfenced, Hasty, Forgetful])

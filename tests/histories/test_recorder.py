@@ -45,12 +45,12 @@ def play(history: History) -> list[Any]:
     assert isinstance(won, Won)
     return [
         won,
-        run(renew(store, [won.held]), execute),
-        run(settle(store, won.held, Transition.COMPLETE, StoredResult(b"\xff", "t", 1)), execute),
+        run(renew(store, [won.ownership]), execute),
+        run(settle(store, won.ownership, Transition.COMPLETE, StoredResult(b"\xff", "t", 1)), execute),
         run(read(store, b"key"), execute),
         run(claim(store, want(attempt="b")), execute),
         run(sweep(store, 5), execute),
-        run(settle(store, won.held, Transition.FAIL, None), execute),
+        run(settle(store, won.ownership, Transition.FAIL, None), execute),
     ]
 
 
@@ -123,8 +123,8 @@ async def test_a_cancelled_step_may_have_happened() -> None:
 def test_renewals_of_several_keys_in_one_ask_are_noted_apart() -> None:
     history = History()
     store = Recorder(history).store(SqliteStore())
-    held = [Ownership(key, "a", 1, CLOCKS, False) for key in (b"one", b"two")]
-    (ask,) = store.renew(held)
+    ownerships = [Ownership(key, "a", 1, CLOCKS, False) for key in (b"one", b"two")]
+    (ask,) = store.renew(ownerships)
     execute = Recorder(history).executor(lambda request: _rows([(b"two",)]))
     assert ask.parse(execute(ask.request)) == {b"two"}
     assert [(one.key, one.answer) for one in history.operations()] == [(b"one", set()), (b"two", {b"two"})]

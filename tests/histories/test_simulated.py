@@ -53,8 +53,8 @@ def test_both_judges_find_nothing_in_the_shipping_protocol(name: str, chance: Ra
 class SettlesWithoutWord(MemoryStore):
     """Says that it has settled what it has not."""
 
-    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
-        ask = super().settle(held, event, result)
+    def settle(self, ownership: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
+        ask = super().settle(ownership, event, result)
         return Ask(lambda records, now: ask.request(dict(records), now), ask.parse)
 
 
@@ -76,7 +76,7 @@ class ReadsFromAReplica(MemoryStore):
 
 
 def _unfenced(patch: pytest.MonkeyPatch) -> Store:
-    patch.setattr(transitions, "_match_owner", lambda record, held: None)
+    patch.setattr(transitions, "_match_owner", lambda record, ownership: None)
     return MemoryStore()
 
 
@@ -147,6 +147,7 @@ INVISIBLE = {"a read lags behind"}
 LONG: Plan = PLAN._replace(clocks=PLAN.clocks._replace(memory=4 * PLAN.clocks.window))
 
 
+@pytest.mark.one_of("seconds of a core", of=3)
 @pytest.mark.parametrize("name", BREAKS)
 def test_both_judges_find_a_broken_store(name: str, monkeypatch: pytest.MonkeyPatch, chance: Random) -> None:
     """The store is broken while the simulation runs; the checker judges by the table as it ships."""

@@ -92,15 +92,15 @@ def _claim(stage: Stage, store: Store, chance: Random, key: bytes, attempt: str)
     outcome = yield claim(store, want)
     if not isinstance(outcome, Won):
         return
-    stage.held.append(outcome.held)
+    stage.held.append(outcome.ownership)
     if chance.random() < 0.3:
-        yield renew(store, [outcome.held])
+        yield renew(store, [outcome.ownership])
     if chance.random() < 0.3:
         yield Elapse(want.key)
     event = chance.choice(
         (Transition.COMPLETE, Transition.RELEASE, Transition.RELEASE, Transition.FAIL, Transition.DOUBT)
     )
-    yield settle(store, outcome.held, event, None if event is Transition.RELEASE else _result(attempt))
+    yield settle(store, outcome.ownership, event, None if event is Transition.RELEASE else _result(attempt))
 
 
 def _look(stage: Stage, store: Store, chance: Random, key: bytes, attempt: str) -> Acts:

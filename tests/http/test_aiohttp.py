@@ -17,6 +17,7 @@ from aiohttp.test_utils import TestServer
 
 from retrysafe import Boundary, current, wait
 from retrysafe.http.aiohttp import idempotency, idempotent
+from tests.tables import each_row
 
 pytestmark = pytest.mark.slow
 
@@ -239,6 +240,60 @@ async def test_r11_responses_sent_by_the_handler_are_recorded_without_their_body
         assert first.body == b"one two"
         assert (again.status, again.body, again.headers["Idempotency-Replay"]) == (200, b"", "omitted")
         assert app.ran == 1
+
+
+@each_row("effects, ends", [("keyed", True), ("keyed", False), ("external", False)])
+async def test_r16_a_body_that_is_made_while_it_is_sent_is_the_handlers_work(
+    tmp_path: Path, effects: str, ends: bool
+) -> None:
+    async def made(request: web.Request) -> web.StreamResponse:
+        async def chunks() -> AsyncIterator[bytes]:
+            yield b"one "
+            if app.ran == 1 and not ends:
+                raise RuntimeError
+            yield b"two"
+
+        response = web.Response(body=chunks(), status=202, headers={"X-Made": "yes"})
+        response.set_cookie("seen", "1")
+        return response
+
+    async with serving(tmp_path, effects) as app:
+        app.do = made
+        if not ends:
+            with pytest.raises(aiohttp.ClientError):
+                await app.post()
+        if effects == "external":
+            assert (await app.post()).status == 409
+            return
+        first, again = await app.post(), await app.post()
+        assert (first.status, first.body, first.headers["X-Made"]) == (202, b"one two", "yes")
+        assert first.headers["Set-Cookie"].startswith("seen=1")
+        assert (again.status, again.body, again.headers["Idempotency-Replay"]) == (202, b"", "omitted")
+
+
+async def test_r17_a_body_that_is_made_while_it_is_sent_ends_without_its_client(tmp_path: Path) -> None:
+    left, ended = asyncio.Event(), asyncio.Event()
+
+    async def made(request: web.Request) -> web.StreamResponse:
+        async def chunks() -> AsyncIterator[bytes]:
+            yield b"one "
+            await left.wait()
+            assert request.transport is not None
+            request.transport.abort()
+            for _ in range(3):
+                yield b"two"
+            ended.set()
+
+        return web.Response(body=chunks())
+
+    async with serving(tmp_path, terms={"concurrency": wait(10)}) as app:
+        app.do = made
+        async with app.session.post(f"{app.url}/pay", data=b"x", headers={"Idempotency-Key": "k"}) as response:
+            assert await response.content.readany() == b"one "
+        left.set()
+        await asyncio.wait_for(ended.wait(), 10)
+        again = await app.post()
+        assert (again.headers["Idempotency-Replay"], app.ran) == ("omitted", 1)
 
 
 async def test_r11_in_a_transaction_it_is_broken_off_and_rolled_back(tmp_path: Path) -> None:

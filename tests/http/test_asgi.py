@@ -15,12 +15,13 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import StreamingResponse
 
 from retrysafe import ConfigurationError, current, wait
-from retrysafe.http.asgi import HELD, IdempotencyMiddleware
+from retrysafe.http.asgi import IdempotencyMiddleware
 from retrysafe.http.asgi import serve_guarded as deferring
 from retrysafe.http.guard import Guard
+from retrysafe.http.nested import EXCHANGE
 from tests.http.conftest import Place
 from tests.http.places import LEASED, MEMORY, POSTGRESQL_LEASED, POSTGRESQL_TRANSACTIONAL, SEVERAL_AT_ONCE
-from tests.http.wire import Connection, Message, post
+from tests.http.wire import Connection, Exchanged, Message, post
 from tests.tables import each_row
 
 START = {"type": "http.response.start", "status": 201, "headers": [(b"content-type", b"text/plain")]}
@@ -72,6 +73,24 @@ class Paused:
 
 def guarded(app: Any, place: Place, *, terms: dict[str, Any] | None = None, **options: Any) -> IdempotencyMiddleware:
     return IdempotencyMiddleware(app, place.boundary(**(terms or {})), **{"principal": "shared", **options})
+
+
+async def pipelined(app: Any, *headers: list[tuple[str, str]]) -> list[Exchanged]:
+    """Requests with one key, of which each is served in the context in which the response before it ends."""
+    connections = [Connection(app, "k", headers=lines) for lines in headers]
+    tasks: list[asyncio.Task[Exchanged]] = []
+
+    def following(number: int) -> Any:
+        def on_send(message: Message) -> None:
+            if message["type"] == "http.response.body" and not message.get("more_body") and number < len(connections):
+                tasks.append(asyncio.ensure_future(connections[number].run()))
+
+        return on_send
+
+    for number, connection in enumerate(connections, 1):
+        connection.on_send = following(number)
+    await connections[0].run()
+    return [connections[0].answer, *[await task for task in tasks]]
 
 
 # ---------------------------------------------------------------- keys
@@ -242,6 +261,33 @@ async def test_r1_of_many_at_once_one_runs(place: Place) -> None:
     assert (await first).status == 201
     assert (await post(middleware)).replayed
     assert paused.app.runs == 1
+
+
+async def test_r1_a_retry_that_a_server_serves_in_the_context_of_the_first(place: Place) -> None:
+    app = App()
+    middleware = guarded(app, place)
+    answers = await pipelined(middleware, [], [], [])
+    assert [(one.body, one.replayed) for one in answers] == [(b"run 1", False), (b"run 1", True), (b"run 1", True)]
+    assert app.runs == 1
+
+
+async def test_r1_a_retry_in_the_context_of_one_that_was_not_let_in(place: Place) -> None:
+    guard = Guard(place.boundary(), {}, "shared")
+    runs = 0
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal runs
+        if (b"x-user", b"ann") in scope["headers"]:
+            await scope[EXCHANGE].begin_for(None)
+            runs += 1
+        await send(START)
+        await send(chunk(b"done", more=False))
+
+    async def deferred(scope: Any, receive: Any, send: Any) -> None:
+        await deferring(guard, app, scope, receive, send, None)
+
+    answers = await pipelined(deferred, [], [("x-user", "ann")], [("x-user", "ann")])
+    assert ([one.replayed for one in answers], runs) == ([False, False, True], 1)
 
 
 @pytest.mark.fault(77)
@@ -504,8 +550,8 @@ async def test_a_deferred_claim_that_was_refused_is_not_passed_by_asking_again(p
     async def stubborn(scope: Any, receive: Any, send: Any) -> None:
         nonlocal runs
         with suppress(Exception):
-            await scope[HELD].begin_for("ann")
-        await scope[HELD].begin_for("ann")
+            await scope[EXCHANGE].begin_for("ann")
+        await scope[EXCHANGE].begin_for("ann")
         runs += 1
         await send(START)
         await send(chunk(b"x", more=False))
@@ -993,7 +1039,7 @@ async def test_the_claim_is_visible_in_the_handler_and_not_after_it(place: Place
     async def handler(scope: Any, receive: Any, send: Any) -> None:
         seen.append(current().tx is not None)
         seen.append(await asyncio.to_thread(lambda: current().key_for("bank")))
-        assert scope[HELD].claim is current()
+        assert scope[EXCHANGE].claim is current()
         await send(START)
         await send(chunk(b"x", more=False))
         with pytest.raises(ConfigurationError):
@@ -1016,7 +1062,7 @@ async def test_notes_of_routers_in_the_scope_are_seen_around(place: Place) -> No
         request = Connection(guarded(App(handler), place), key)
         await request.run()
         assert request.scope["endpoint"] == "create"
-        assert HELD not in request.scope
+        assert EXCHANGE not in request.scope
 
 
 async def test_the_outermost_of_two_middlewares_guards(place: Place) -> None:
@@ -1054,7 +1100,7 @@ async def test_the_application_is_run_again_when_somebody_made_a_500_of_the_erro
 
     async def handler(scope: Any, receive: Any, send: Any) -> None:
         if app.runs == 1:
-            scope[HELD].error = SerializationFailure()
+            scope[EXCHANGE].error = SerializationFailure()
             await send({**START, "status": 500})
             await send(chunk(b"error", more=False))
         else:
@@ -1074,7 +1120,7 @@ async def test_a_leased_request_is_ended_once_when_a_500_tells_of_such_an_error(
     async def handler(scope: Any, receive: Any, send: Any) -> None:
         claim, leave = current(), current().__aexit__
         claim.__aexit__ = lambda *error: left.append(error) or leave(*error)  # type: ignore[method-assign, func-returns-value]
-        scope[HELD].error = SerializationFailure()
+        scope[EXCHANGE].error = SerializationFailure()
         await send({**START, "status": 500})
         await send(chunk(b"error", more=False))
 

@@ -8,6 +8,7 @@ import io
 import logging
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from tests.http.django_site import (
 from django.core.exceptions import PermissionDenied  # isort: skip
 from django.core.handlers.asgi import ASGIHandler  # isort: skip
 from django.core.files.uploadedfile import SimpleUploadedFile  # isort: skip
-from django.db import connections, transaction  # isort: skip
+from django.db import IntegrityError, connections, transaction  # isort: skip
 from django.http import (  # isort: skip
     FileResponse,
     Http404,
@@ -512,6 +513,37 @@ def test_the_key_of_a_request_does_not_decide_what_commits(
         assert replayed(post(client))
 
 
+@each_row("door", ["decorator", "middleware"])
+@each_row(
+    "status, own, rows, answers",
+    [
+        (201, False, 0, [500, 500]),
+        (303, False, 0, [500, 500]),
+        (409, False, 0, [409, 409, "replayed"]),
+        (201, True, 1, [201, 201, "replayed"]),
+    ],
+)
+def test_no_response_is_recorded_for_rows_that_django_rolled_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, door: str, status: int, own: bool, rows: int, answers: list[Any]
+) -> None:
+    """Under ATOMIC_REQUESTS an error that the view swallows undoes it without a word, unless it has its own block."""
+    caplog.clear()
+    with opened("sqlite-transactional", tmp_path, ATOMIC_REQUESTS=True) as site:
+        block = transaction.atomic if own else transaction.mark_for_rollback_on_error  # the latter as Model.save() does
+
+        def view(request: HttpRequest) -> HttpResponse:
+            site.work()
+            with suppress(IntegrityError), block(using=site.alias):
+                site.execute("INSERT INTO goods (value) VALUES (%s)", f"{site.runs}")
+            return HttpResponse(status=status, headers={"Location": "/orders/1"})
+
+        client = site.guarded(door, view)
+        first, second = post(client), post(client)
+        replays = ["replayed"] if replayed(second) else []
+        assert ([first.status_code, second.status_code, *replays], site.rows()) == (answers, rows)
+        assert (500 in answers) == ("put transaction.atomic() around it" in caplog.text)
+
+
 @door
 @each_row("writes", [True, False])
 @each_row("asked", ["around it", "the view"])
@@ -549,6 +581,39 @@ def test_r16_an_exception_of_a_middleware_inside_counts(site: Site) -> None:
     assert not replayed(post(client))
     assert site.rows() == (0 if site.transactional else 2)
     assert "ZeroDivisionError" in {str(told.fields.get("error_type")) for told in site.seen.told}
+
+
+@each_row("status", [200, 303, 409])
+def test_an_exception_that_a_middleware_inside_answers_keeps_no_rows(tmp_path: Path, status: int) -> None:
+    """The answer is stored, as with ATOMIC_REQUESTS it is given without a key."""
+    with opened("sqlite-transactional", tmp_path, ATOMIC_REQUESTS=True) as site:
+
+        def view(request: HttpRequest) -> HttpResponse:
+            site.work()
+            raise ValueError(status)
+
+        client = site.serve(
+            view,
+            MIDDLEWARE=[MIDDLEWARE, "tests.http.test_django.Answering"],
+            RETRYSAFE={"BOUNDARY": site.boundary(), "PRINCIPAL": "shared"},
+        )
+        answers = [post(client, key) for key in (None, "k", "k")]
+        assert [answer.status_code for answer in answers] == [status] * 3
+        assert replayed(answers[2])
+        assert site.rows() == 0
+
+
+class Answering:
+    """A middleware that answers what a view raises."""
+
+    def __init__(self, get_response: Any) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> Any:
+        return self.get_response(request)
+
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse:
+        return HttpResponse(status=error.args[0], headers={"Location": "/"})
 
 
 class Failing:
@@ -946,6 +1011,35 @@ class Moving:
         thread.start()
         thread.join()
         return found[0]
+
+
+@each_row("place", ["memory", "sqlite"])
+def test_an_async_class_is_guarded_by_its_method_or_around_it(
+    place: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its ``dispatch`` is a plain function that returns a coroutine: it answers 500, and the log names the two."""
+    with opened(place, tmp_path) as site:
+        mine = idempotent(site.boundary(), principal="shared")
+
+        class Orders(View):
+            async def post(self, request: HttpRequest) -> HttpResponse:
+                site.runs += 1
+                return HttpResponse()
+
+        def guarded(name: str) -> Any:
+            return method_decorator(mine, name=name)(type(name, (Orders,), {})).as_view()
+
+        site.serve(guarded("dispatch"), path("method", guarded("post")), path("around", mine(Orders.as_view())))
+
+        async def ask(where: str) -> Any:
+            client = AsyncClient(raise_request_exception=False)
+            return await client.generic("POST", where, "lamp", headers={"Idempotency-Key": where})
+
+        for number, where in enumerate(("/method", "/around"), 1):
+            assert [replayed(asyncio.run(ask(where))) for _ in "12"] == [False, True]
+            assert site.runs == number
+        assert (asyncio.run(ask("/orders")).status_code, site.runs) == (500, 2)
+        assert "async def post, or " in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])

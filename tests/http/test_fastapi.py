@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import copy as copy_module
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
+from uuid import uuid4
 
 import fastapi.routing
 import pytest
 import sqlalchemy
-from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, Header, HTTPException, Request
-from fastapi.responses import StreamingResponse
+from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, Header, HTTPException, Request, Response
+from fastapi.responses import RedirectResponse, StreamingResponse
 from pydantic import BaseModel
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
@@ -557,6 +559,77 @@ async def test_a_4xx_keeps_nothing_but_the_answer(database: Database) -> None:
     app = shared(database, after=refuse)
     first, again = await add(app, "tea"), await add(app, "tea")
     assert (first.status, again.status, again.replayed, database.look()) == (409, 409, True, [])
+
+
+class Declined(Exception):
+    pass
+
+
+@pytest.mark.parametrize("database", ["sqlite+aiosqlite"], indirect=True)
+@each_row(
+    "copy",
+    [
+        lambda scope: scope,
+        lambda scope: {**scope},
+        dict,
+        lambda scope: scope | {},
+        lambda scope: {} | scope,
+        lambda scope: scope.copy(),
+        copy_module.copy,
+        lambda scope: {name: scope[name] for name in scope},
+        lambda scope: {name: value for name, value in scope.items() if value is not None},
+    ],
+    ids=["none", "unpacked", "dict", "united", "united after", "copy", "module", "names", "items"],
+)
+@each_row(
+    ("path", "status", "replayed", "kept"),
+    [
+        ("/returned/201", 201, True, True),
+        ("/returned/303", 303, True, True),
+        ("/returned/409", 409, True, True),
+        ("/raised/409", 409, True, False),
+        ("/answered/200", 200, True, False),
+        ("/caught/400", 400, True, False),
+        ("/caught/200", 200, True, False),
+        ("/login", 303, False, False),
+    ],
+)
+async def test_r33_a_middleware_inside_may_copy_the_scope(
+    database: Database, copy: Any, path: str, status: int, replayed: bool, kept: bool
+) -> None:
+    """An answer after which nothing is known frees no key, and what an exception has undone stays undone."""
+
+    async def handle(request: Request) -> Response:
+        await current().tx.execute(INSERT, {"value": value})
+        if path.startswith("/returned"):
+            return Response(status_code=status)
+        if path.startswith("/raised"):
+            raise HTTPException(status)
+        raise Declined if path.startswith("/answered") else LookupError
+
+    async def answer(request: Request, error: Exception) -> Response:
+        return Response(status_code=200)
+
+    def copying(app: Any) -> Any:
+        async def call(scope: Any, receive: Any, send: Any) -> None:
+            if path == "/login":
+                await RedirectResponse("/enter", 303)(scope, receive, send)
+            else:
+                try:
+                    await app(copy(scope), receive, send)
+                except LookupError:
+                    await Response(status_code=status)(scope, receive, send)
+
+        return call
+
+    app = FastAPI(exception_handlers={Declined: answer})
+    app.add_route("/{kind}/{status}", handle, methods=["POST"])
+    app.add_middleware(copying)
+    app.add_middleware(IdempotencyMiddleware, boundary=database.boundary, principal="shared")
+    value = uuid4().hex
+    first, again = await post(app, value, path=path), await post(app, value, path=path)
+    assert (first.status, again.status, again.replayed) == (status, status, replayed)
+    assert (value in database.look()) is kept
 
 
 @pytest.mark.parametrize("kind", ["exception", "5xx"])

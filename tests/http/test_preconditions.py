@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from retrysafe import Boundary, current
+from retrysafe import Boundary, Keyring, current
+from retrysafe.admin.operator import Operator
+from retrysafe.admin.selection import parse, read_operation
 from retrysafe.backends.registry import connect
+from retrysafe.cli import main
 from retrysafe.http.conditional import etag_of
 from retrysafe.http.starlette import IdempotencyMiddleware, check_preconditions
+from retrysafe.protocol.records import Filter
 from tests.http.apps.versioned import FRAMEWORKS, Ask, Stock, over_asgi
 from tests.http.django_site import SQL, opened, replayed
 
@@ -287,3 +293,31 @@ def versioned_class() -> Any:
         __mapper_args__ = {"version_id_col": version}  # noqa: RUF012 - as SQLAlchemy has it
 
     return Note
+
+
+# ---------------------------------------------------------------- the operator's view
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+async def test_a_record_tells_the_method_and_the_template_of_its_route(framework: str, tmp_path: Path) -> None:
+    """The key stays one key at every route, and its result can be read; "http" selects every route."""
+    url, keyring = f"sqlite:///{tmp_path}/routes.db", Keyring({"1": secrets.token_bytes(32)})
+    boundary = Boundary("routes", store=url, encryption=keyring, observers=())
+    async with FRAMEWORKS[framework](Stock(), boundary, tmp_path) as ask:
+        assert (await ask("POST", idempotency_key='"k"')).status == 201
+        assert (await ask("POST", idempotency_key='"k"')).replayed
+        assert (await ask("POST", "b", idempotency_key='"k"')).status == 422
+    boundary.close()
+    with Operator(url, encryption=keyring, observers=()) as operator:
+        (record,) = operator.each(Filter())
+        assert re.fullmatch(r"http: POST /orders/[{<][^/]*name[^/]*[}>]", record.operation)
+        route = record.operation.removeprefix("http: ")
+        for named, count in ((record.operation, 1), (route, 1), ("http", 1), ("POST /orders", 0)):
+            assert len(list(operator.each(parse({"operation": [named]})))) == count, named
+        for named in (record.operation, route, "http"):
+            assert operator.hash_of("k", boundary="routes", operation=read_operation(named)) == record.key, named
+            assert main(["keys", "show", "k", "--store", url, "--operation", named]) == 0, named
+        assert [one.key for one in operator.locate("k")] == [record.key]
+        revealed = operator.reveal(record)
+        assert revealed is not None
+        assert b"version 1" in (revealed.body or b"")

@@ -1,4 +1,4 @@
-"""Refusals of a transactional handler: one that it returns commits what it did, one that it raises undoes it."""
+"""Refusals of a handler: what it did stays by one that it returns, and is undone by one that it raises."""
 
 from __future__ import annotations
 
@@ -33,9 +33,16 @@ from tests.tables import each_row
 Ask = Callable[[], Awaitable[tuple[int, bool]]]
 
 
+BOOKED: list[str] = []
+
+
 def counting() -> None:
-    """The work: a row that a refusal means to leave behind, as the counter of a lock-out is."""
-    current().tx.execute("INSERT INTO failures VALUES (1)")
+    """The work: a row that a refusal means to leave behind, as the counter of a lock-out is; or a step of a saga."""
+    claim = current()
+    if claim.tx is None:
+        claim.step("book", lambda: BOOKED.append("flight"), undo=lambda _: BOOKED.clear())
+    else:
+        claim.tx.execute("INSERT INTO failures VALUES (1)")
 
 
 def of_flask(boundary: Boundary, status: int, *, raises: bool, **options: Any) -> Ask:
@@ -45,7 +52,7 @@ def of_flask(boundary: Boundary, status: int, *, raises: bool, **options: Any) -
     @app.post("/orders")
     def order() -> Any:
         counting()
-        return abort(status) if raises else ("no", status)
+        return abort(app.make_response(("no", status))) if raises else ("no", status)
 
     async def ask() -> tuple[int, bool]:
         answer = app.test_client().post("/orders", headers={"Idempotency-Key": "k"})
@@ -174,6 +181,10 @@ INTEGRATIONS = [
         (400, False, {"refusals": "rollback"}, 0, True),
         (403, False, {"refusals": "rollback"}, 0, False),
         (503, False, {}, 0, False),
+        (200, False, {}, 1, True),
+        (200, True, {}, 0, True),
+        (303, False, {}, 1, True),
+        (303, True, {}, 0, True),
     ],
 )
 async def test_a_refusal_that_is_returned_commits_and_one_that_is_raised_does_not(
@@ -185,8 +196,28 @@ async def test_a_refusal_that_is_returned_commits_and_one_that_is_raised_does_no
     boundary = Boundary(place.stem, store=f"sqlite:///{place}", effects="transactional")
     ask = integration(boundary, status, raises=raises, **options)
     assert [await ask(), await ask()] == [(status, False), (status, stored)]
+    if integration is of_the_aiohttp and status < 400:
+        rows = 1  # it raises a success in place of returning it
     assert len(database.execute("SELECT * FROM failures").fetchall()) == rows
     database.close()
+    await boundary.aclose()
+
+
+@pytest.mark.slow
+@each_row("integration", INTEGRATIONS)
+@each_row(
+    ("raises", "options", "booked"),
+    [(False, {}, ["flight"]), (True, {}, []), (False, {"refusals": "rollback"}, [])],
+)
+async def test_a_saga_is_undone_by_a_refusal_that_is_raised(
+    tmp_path: Path, integration: Any, raises: bool, options: Any, booked: list[str]
+) -> None:
+    place = tmp_path / f"{integration.__name__}-{raises}-{len(options)}.db"
+    boundary = Boundary(place.stem, store=f"sqlite:///{place}", effects="keyed")
+    ask = integration(boundary, 409, raises=raises, **options)
+    BOOKED.clear()
+    assert [await ask(), await ask()] == [(409, False), (409, True)]
+    assert booked == BOOKED
     await boundary.aclose()
 
 

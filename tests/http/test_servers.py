@@ -110,6 +110,7 @@ def test_the_essential_rules(server: Server) -> None:
     _f19_a_body_that_is_reset_in_the_middle_claims_nothing(server)
     _k3_two_lines_are_refused(server)
     _r1_of_many_at_once_one_runs(server)
+    _r1_a_retry_on_the_same_connection(server)
     _r2_r4_a_retry_gets_the_same_response(server)
     _r8_a_client_that_leaves_at_the_end_finds_the_record(server)
     _r11_a_large_response_is_not_run_again(server)
@@ -145,6 +146,16 @@ def _r1_of_many_at_once_one_runs(server: Server) -> None:
         assert read(first.getresponse()).status == 201
     assert server.post("/slow", "r1").header("idempotent-replayed") == "true"
     assert server.runs.count("/slow") == 1
+
+
+def _r1_a_retry_on_the_same_connection(server: Server) -> None:
+    """The second request is there before the first is answered, and the third closes the connection."""
+    lines = b"POST /again HTTP/1.1\r\nHost: x\r\nIdempotency-Key: again\r\nContent-Length: 2\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), SECONDS) as client:
+        client.sendall(2 * (lines + b"\r\n{}") + lines + b"Connection: close\r\n\r\n{}")
+        while client.recv(65536):
+            pass
+    assert server.runs.count("/again") == 1
 
 
 def _r2_r4_a_retry_gets_the_same_response(server: Server) -> None:

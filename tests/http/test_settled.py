@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from retrysafe import Boundary, Claim, ConfigurationError, OutcomeUnknown
+from retrysafe import Boundary, Claim, ConfigurationError, OutcomeUnknown, current
 from retrysafe.admin.answers import response_of
 from retrysafe.admin.operator import Operator
 from retrysafe.admin.rendering import details
@@ -42,10 +42,13 @@ def shown(answer: Exchanged) -> tuple[Any, ...]:
 async def test_r35_a_program_settles_an_unknown_key_to_a_response(place: Place) -> None:
     boundary = place.boundary(effects="external")
     app = IdempotencyMiddleware(losing, boundary, principal=lambda scope: "ann")
-    for key, outcome, given in (("a", "completed", ORDER), ("b", "failed", GONE)):
+    for key, outcome, given, operation in (
+        ("a", "completed", ORDER, "http"),
+        ("b", "failed", GONE, "http: POST /orders"),  # as operators see it
+    ):
         await lost(app, key=key)
         assert (await post(app, key)).code == "outcome-unknown"
-        terms: Any = {"operation": "http", "scope": "ann", "reason": "found in the books"}
+        terms: Any = {"operation": operation, "scope": "ann", "reason": "found in the books"}
         for wrong in ({"order": 7}, None, "no"):
             with pytest.raises(ConfigurationError, match=r"respond\(201"):
                 await boundary.aresolve(key, outcome, result=wrong, **terms)
@@ -142,6 +145,32 @@ async def test_r35_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureF
         raise TimeoutError
     assert main(["keys", "resolve", "plain", "--as", "completed", "--status", "201", "--store", store]) == 2
     assert "belong to no HTTP request" in capsys.readouterr().err
+    await boundary.aclose()
+
+
+async def test_the_client_of_a_run_that_was_given_up_is_told_why(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/keys.db"
+    boundary = Boundary("trips", store=store, effects="keyed", permanent=ValueError)
+    errors: list[Exception] = [OSError("no paper"), ValueError("a secret of the server's")]
+
+    async def book(scope: Any, receive: Any, send: Any) -> None:
+        current().step("flight", str, "LH1", undo=str)
+        raise errors[0]
+
+    app = IdempotencyMiddleware(book, boundary, principal="shared")
+    with pytest.raises(OSError, match="no paper"):
+        await post(app)
+    with Operator(store, observers=()) as operator:
+        (seen,) = operator.find(operation="http")
+        assert operator.cancel_run(operator.show_run(seen), reason="the customer has left").done
+    for _ in range(2):
+        answer = await post(app)
+        assert (answer.status, answer.code) == (409, "result-unavailable")
+        assert b"Cancelled: the customer has left. It was not run again" in answer.body
+    errors.pop(0)
+    with pytest.raises(ValueError, match="secret"):
+        await post(app, "other")
+    assert b"secret" not in (await post(app, "other")).body
     await boundary.aclose()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from starlette.endpoints import HTTPEndpoint
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route, Router
 
 from retrysafe import ConfigurationError, current
@@ -127,6 +129,82 @@ async def test_a_4xx_that_a_class_of_handlers_raised_is_stored(place: Place) -> 
     app = Starlette(routes=[Route("/orders", Endpoint)])
     first, again = await post(app), await post(app)
     assert (first.status, again.status, again.replayed, runs.count) == (412, 412, True, 1)
+
+
+class Broken(Exception):
+    pass
+
+
+@each_row("handled", [False, True])
+@each_row("sent", [0, 2])
+async def test_r16_a_stream_that_breaks_off_beneath_a_middleware_is_a_failure(
+    place: Place, handled: bool, sent: int
+) -> None:
+    """Starlette's own middleware ends such a stream like a whole one, and raises the error after that."""
+    runs = Runs()
+
+    async def streaming(request: Request) -> Response:
+        runs.count += 1
+
+        async def chunks() -> AsyncIterator[bytes]:
+            for _ in range(sent):
+                yield b"x"
+            if runs.count == 1:
+                raise Broken
+            yield b"done"
+
+        return StreamingResponse(chunks(), 201)
+
+    async def dispatch(request: Request, call_next: Any) -> Response:
+        return await call_next(request)  # type: ignore[no-any-return]
+
+    def answer(request: Request, error: Exception) -> Response:
+        return PlainTextResponse("broken")
+
+    app = Starlette(
+        routes=[Route("/", streaming, methods=["POST"])],
+        exception_handlers={Broken: answer} if handled else {},
+        middleware=[
+            Middleware(IdempotencyMiddleware, boundary=place.boundary(), principal="shared"),
+            Middleware(BaseHTTPMiddleware, dispatch=dispatch),
+        ],
+    )
+    key = f"{handled}-{sent}"
+    with pytest.raises((Broken, RuntimeError)):
+        await post(app, key, path="/")
+    answers = [await post(app, key, path="/") for _ in range(2)]
+    assert [(one.status, one.replayed, one.body) for one in answers] == [
+        (201, replayed, b"x" * sent + b"done") for replayed in (False, True)
+    ]
+
+
+@each_row("where", ["Starlette", "middleware"])
+async def test_a_2xx_that_answers_an_exception_beneath_a_middleware_is_stored(place: Place, where: str) -> None:
+    runs = Runs()
+
+    async def declined(request: Request) -> Response:
+        runs.next()
+        raise Broken
+
+    async def dispatch(request: Request, call_next: Any) -> Response:
+        try:
+            return await call_next(request)  # type: ignore[no-any-return]
+        except Broken:
+            return PlainTextResponse("declined")
+
+    def answer(request: Request, error: Exception) -> Response:
+        return PlainTextResponse("declined")
+
+    app = Starlette(
+        routes=[Route("/", declined, methods=["POST"])],
+        exception_handlers={Broken: answer} if where == "Starlette" else {},
+        middleware=[
+            Middleware(IdempotencyMiddleware, boundary=place.boundary(), principal="shared"),
+            Middleware(BaseHTTPMiddleware, dispatch=dispatch),
+        ],
+    )
+    assert await bodies(app, "/", where) == [b"declined"] * 2
+    assert runs.count == 1
 
 
 async def test_k8_the_principal_is_the_user(place: Place) -> None:

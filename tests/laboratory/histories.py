@@ -38,7 +38,7 @@ from retrysafe.protocol.records import (
     State,
     StoredResult,
 )
-from retrysafe.protocol.requests import Ask
+from retrysafe.protocol.requests import Ask, Program
 from retrysafe.protocol.store import Capabilities, Store
 from retrysafe.protocol.transitions import Transition
 
@@ -244,7 +244,7 @@ class RecordedStore:
         """Those of the store."""
         return self._store.capabilities
 
-    def admit(self, want: ClaimRequest) -> list[Ask[QuotaRefusal | None]]:
+    def admit(self, want: ClaimRequest) -> Program[QuotaRefusal | None]:
         """Not recorded: a quota counts keys, and histories are checked key by key."""
         return self._store.admit(want)
 
@@ -256,23 +256,23 @@ class RecordedStore:
         """Recorded."""
         return self._noted("take", want.key, (want, seen), self._store.take)
 
-    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
+    def settle(self, ownership: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Recorded."""
-        return self._noted("settle", held.key, (held, event, result), self._store.settle)
+        return self._noted("settle", ownership.key, (ownership, event, result), self._store.settle)
 
     def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[bool]:
         """Recorded."""
         return self._noted("resolve", seen.key, (seen, event, result, clocks), self._store.resolve)
 
-    def renew(self, held: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
+    def renew(self, ownerships: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
         """Recorded for each key apart, although they may travel together."""
         made = self._history.clock()
-        asks = list(self._store.renew(held))
-        if len(asks) == len(held):
-            return [self._renewing((one,), ask, made) for one, ask in zip(held, asks, strict=True)]
+        asks = list(self._store.renew(ownerships))
+        if len(asks) == len(ownerships):
+            return [self._renewing((one,), ask, made) for one, ask in zip(ownerships, asks, strict=True)]
         if len(asks) > 1:
             raise TypeError("renew() made neither one ask for all leases nor one for each: it cannot be recorded.")
-        return [self._renewing(held, ask, made) for ask in asks]
+        return [self._renewing(ownerships, ask, made) for ask in asks]
 
     def read(self, key: bytes) -> Ask[Record | None]:
         """Recorded."""
@@ -291,9 +291,9 @@ class RecordedStore:
         made = self._history.clock()
         return self._wrapped(make(*arguments), made, ((kind, key, arguments),), lambda answer: (answer,))
 
-    def _renewing(self, held: Sequence[Ownership], ask: Ask[set[bytes]], made: int) -> Ask[set[bytes]]:
-        steps: tuple[_Step, ...] = tuple(("renew", one.key, (one,)) for one in held)
-        return self._wrapped(ask, made, steps, lambda kept: tuple(kept & {one.key} for one in held))
+    def _renewing(self, ownerships: Sequence[Ownership], ask: Ask[set[bytes]], made: int) -> Ask[set[bytes]]:
+        steps: tuple[_Step, ...] = tuple(("renew", one.key, (one,)) for one in ownerships)
+        return self._wrapped(ask, made, steps, lambda kept: tuple(kept & {one.key} for one in ownerships))
 
     def _wrapped(
         self,

@@ -194,9 +194,9 @@ class Specification:
         """Return when its attempt may have begun, by tokens; one may be of this step, and then is its instant."""
         if operation.kind != "renew":
             return set()
-        held: Ownership = operation.arguments[0]
-        length = held.clocks.lease + held.clocks.margin
-        ends = self._leases.get((held.attempt, held.token), ())
+        ownership: Ownership = operation.arguments[0]
+        length = ownership.clocks.lease + ownership.clocks.margin
+        ends = self._leases.get((ownership.attempt, ownership.token), ())
         return {end - length + elapsed for end in ends for elapsed in self._elapsed}
 
     def _misses(self, number: int, state: Record | None) -> bool:
@@ -211,8 +211,8 @@ class Specification:
 def _named(operation: Operation) -> tuple[str, int, str] | None:
     """The attempt that a conditional write names, and its token or the version."""
     if operation.kind in ("settle", "renew"):
-        held: Ownership = operation.arguments[0]
-        return held.attempt, held.token, "token"
+        ownership: Ownership = operation.arguments[0]
+        return ownership.attempt, ownership.token, "token"
     if operation.kind in ("take", "resolve"):
         seen: Record = operation.arguments[operation.kind == "take"]
         return seen.attempt, seen.version, "version"

@@ -44,9 +44,9 @@ def _step(one: Operation) -> str:
         saw = f", having seen {_seen(arguments[1])}" if one.kind == "take" else ""
         return f"{one.kind} as {want.attempt}{saw}"
     if one.kind in ("settle", "renew"):
-        held: Ownership = arguments[0]
+        ownership: Ownership = arguments[0]
         what = arguments[1].value if one.kind == "settle" else "renew"
-        return f"{what} as {held.attempt} with token {held.token}{_result(arguments[2:])}"
+        return f"{what} as {ownership.attempt} with token {ownership.token}{_result(arguments[2:])}"
     if one.kind == "resolve":
         return f"{arguments[1].value}, having seen {_seen(arguments[0])}{_result(arguments[2:3])}"
     if one.kind == "elapse":

@@ -120,11 +120,11 @@ class Layers:
             **options,
         )
         self.backend = self.boundary._settings.backend
-        near = self.backend.near
-        assert near is not None
-        self.near: ReadThroughCache = near
+        cache = self.backend.cache
+        assert cache is not None
+        self.cache: ReadThroughCache = cache
         self.now = 0.0
-        self.near._clock = lambda: self.now
+        self.cache._clock = lambda: self.now
 
     def do(self, key: str, payload: str = "p") -> Any:
         """A guarded operation whose result names its run."""
@@ -154,7 +154,7 @@ class Layers:
         assert record is not None
         assert run(expire(self.backend.store, record), self.backend.client())
         try:
-            self.near.drop(record)
+            self.cache.drop(record)
         except StoreUnavailable:
             return False
         return True
@@ -162,7 +162,7 @@ class Layers:
     def plant(self, record: Record) -> None:
         """Put any record into the fast store."""
         request = RedisCache(NAME).keep(record._replace(version=record.version + 9), 2**52)
-        run(_put(request), self.near._clients.client())
+        run(_put(request), self.cache._clients.client())
 
     def lose(self, key: str) -> None:
         """The truth forgets a record, as no truth should: what is answered now can only come from the fast store."""

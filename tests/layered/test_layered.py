@@ -146,15 +146,15 @@ def test_a_result_is_kept_for_at_most_so_long(fast: Fast, tmp_path: Path) -> Non
 def test_a_slow_writer_cannot_bring_back_what_was_expired(layers: Layers) -> None:
     """It read the truth before the operator changed it, and its write to the fast store arrives last."""
     layers.do("k")
-    near, truth = layers.near, layers.truth("k")
+    cache, truth = layers.cache, layers.truth("k")
     print_ = fingerprint_of("p")
     opened = layers.boundary.entrypoint.open("k", operation=layers.boundary.name, fingerprint=print_)
     want = opened._require_request()
     assert truth is not None
-    looked = near.look(want)
+    looked = cache.look(want)
     outcome = layers.boundary.claim("k", payload="p")
     assert layers.expire("k")
-    near.keep(NotWon(Decision.REPLAY, truth), looked)
+    cache.keep(NotWon(Decision.REPLAY, truth), looked)
     with outcome:
         assert not outcome.replayed
         outcome.result = "again"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager
+from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +15,8 @@ import pytest
 
 from retrysafe import Boundary, ConfigurationError, StoreUnavailable
 from retrysafe.errors import StaleToken
-from retrysafe.loads import Loads, Merge
+from retrysafe.loads import Late, Loads, Merge, Window
+from retrysafe.loads.sql import SqlTarget
 from tests.loads.test_loads import DAY, OTHER, clean, sales
 from tests.steps.kills import elsewhere
 
@@ -100,11 +103,22 @@ def test_loads_of_lakes(lake: Lake) -> None:
         lake.load(run, 2, day=run, by=None, partition=None, strategy="append_once")
     assert [lake.sales(run) for run in "ab"] == [clean(2), clean(2)]
     assert lake.load("none", 0, by=None, partition=None, strategy="append_once").rows == 0
-    assert lake.loads._target.look(lake.table, "run none") is not None
+    assert lake.loads._target.look(lake.table, "run none")[0] is not None
     lake.load(
         "arrow", rows=lambda: pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=False)) for row in sales(4)])
     )
     assert lake.sales() == clean(4)
+
+
+@pytest.mark.parametrize("make", [_duckdb, _delta, _iceberg])
+def test_a_boundary_loads_each_of_its_lakes(make: Callable[[Path], Any], tmp_path: Path) -> None:
+    with closing(Boundary(tmp_path.name, store=f"sqlite:///{tmp_path}/runs.db", effects="keyed", observers=[])) as runs:
+        for tenant in ("blue", "green"):
+            (tmp_path / tenant).mkdir()
+            target, table, read = make(tmp_path / tenant)
+            for _ in "ab":
+                loaded = Loads(runs, target).load(table, by="day", partition=DAY, rows=lambda: sales(2), run="nightly")
+                assert (loaded.rows, read().num_rows) == (2, 2)
 
 
 def test_writers_of_lakes_at_once(lake: Lake) -> None:
@@ -124,6 +138,80 @@ def test_writers_of_lakes_at_once(lake: Lake) -> None:
         list(threads.map(one, range(4)))
     assert lake.sales() in [clean(5, extra) for extra in range(3)]
     assert lake.sales(OTHER) == clean(5, 3)
+
+
+ALL: dict[str, Any] = {"by": None, "partition": None}
+ADDED = {"strategy": "append_once", **ALL}
+
+
+def test_loads_of_lakes_that_overlap(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, (late, early) in enumerate([(ALL, {}), (ALL, ADDED), ({}, ALL), (ADDED, ALL)]):
+
+        def overtake(by: str, early: dict[str, Any] = early) -> Any:
+            return lake.load(by, 2, **early)
+
+        _overtaken(lake, by := f"before {number}", late, lambda by=by: overtake(by) and sales(9))
+        blind = late == ADDED and lake.table == "sales"  # Delta adds rows whatever else was committed
+        if not blind and not isinstance(lake.loads._target, SqlTarget):
+            with monkeypatch.context() as patch:
+                _before_its_commit(lake, patch, partial(overtake, by := f"meanwhile {number}"))
+                _overtaken(lake, by, late, lambda: sales(9))
+
+
+def _overtaken(lake: Lake, by: str, late: dict[str, Any], rows: Callable[[], Any]) -> None:
+    with pytest.raises(StaleToken):
+        lake.load(f"{by}, overtaken", rows=rows, **late)
+    assert {row["loaded_by"].partition("/")[0] for row in lake.rows()} == {by}
+    lake.load(f"{by}, emptied", 0, **ALL)
+
+
+def _before_its_commit(lake: Lake, patch: pytest.MonkeyPatch, do: Callable[[], Any]) -> None:
+    """Do something once when a lake has been looked at and is about to be written."""
+    target: Any = lake.loads._target
+    write, undone = target.write, [do]
+
+    def written(*args: Any) -> None:
+        if undone:
+            undone.pop()()
+        write(*args)
+
+    patch.setattr(target, "write", written)
+
+
+def test_loads_of_duckdb_that_overlap_take_turns(tmp_path: Path) -> None:
+    with _lake(_duckdb, tmp_path) as lake, ThreadPoolExecutor(1) as threads:
+        begun: list[Any] = []
+
+        def check(_: Any) -> None:
+            begun.append(threads.submit(lake.load, "part"))
+            wait(begun, 0.5)  # until it has loaded, unless it waits for us
+
+        lake.load("whole", 3, check=check, **ALL)
+        with pytest.raises(StaleToken):
+            begun[0].result()
+        assert lake.sales() == clean(3)
+
+
+WRONG = [
+    ([{"day": DAY, "id": 1, "sum": 1}], "day, id, sum"),
+    ([{"day": DAY, "id": 1, "amount": 1, "sum": 1}], "day, id, amount, sum"),
+    (pa.table({"day": [DAY], "id": [1], "sum": [1]}), "day, id, sum"),
+    (pa.table({"day": [DAY], "id": [1], "amount": [1], "sum": [1]}), "day, id, amount, sum"),
+    ([(DAY, 1)], "a row of 2 values"),
+]
+LACKING = [
+    ([{"day": DAY, "id": 1}], "day, id"),
+    (pa.table({"day": [DAY], "id": [1]}), "day, id"),
+]
+
+
+def test_columns_that_a_lake_has_not_are_refused(lake: Lake) -> None:
+    defaults = isinstance(lake.loads._target, SqlTarget)  # a column that is not named has its default
+    for number, (rows, told) in enumerate(WRONG if defaults else WRONG + LACKING):
+        for strategy in ("overwrite", "append_once"):
+            with pytest.raises(ConfigurationError, match=f"has the columns day, id, amount; rows= gives {told}\\."):
+                lake.load(f"{strategy} {number}", rows=partial(next, repeat(rows)), strategy=strategy)
+    assert lake.rows() == []
 
 
 @pytest.mark.parametrize("lost", ["conflict", "reply"])
@@ -193,11 +281,43 @@ def test_merges(make: Callable[[Path], tuple[Any, str, Callable[[], Any]]], tmp_
             with pytest.raises(ConfigurationError, match="with NULL in it, or twice"):
                 merge("f", *wrong, newer=None)
         if make is _delta:
-            with pytest.raises(ConfigurationError, match="have all columns"):
+            with pytest.raises(ConfigurationError, match="rows= gives id, version"):
                 merge("f", rows=lambda: [{"id": 5, "version": 1}])
         with pytest.raises(StaleToken, match="later"):
             merge("zombie", rows=lambda: merge("later", (2, 7)) and [{"id": 1, "Name": "zombie", "version": 9}])
         assert rows() == [("1v1", "e/5"), ("2v7", "later/6")]
+        late: dict[str, Any] = {"late": Late("apart", "version"), "window": Window(5, 9)}
+        if make is _delta:
+            with pytest.raises(ConfigurationError, match="on a SQL target or DuckDB"):
+                merge("w", **late)
+            return
+        lake.target.execute("CREATE TABLE apart AS FROM customers WHERE false")
+        assert merge("w", (7, 3), (8, 5), **late)[::4] == (1, 1)
+        assert (rows()[-1], lake.target.execute("SELECT id, loaded_by FROM apart").fetchall()) == (
+            ("8v5", "w/1"),
+            [(7, "w/1")],
+        )
+
+
+def test_delta_by_any_name_of_a_column_and_its_own_refusals(tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    for name in ("order-id", "order id", "2day", "Order.Day", 'a"b', "order"):
+        schema = pa.schema([(name, pa.string()), ("n", pa.int64()), ("loaded_by", pa.string())])
+        (tmp_path / name).mkdir()
+        deltalake.write_deltalake(str(tmp_path / name / "sales"), schema.empty_table())
+        table = deltalake.DeltaTable(str(tmp_path / name / "sales"))
+        table.alter.add_constraint({"few": "n < 10"})
+        with closing(Boundary(name, store="memory://", effects="keyed", observers=[])) as boundary:
+            loads = Loads(boundary, f"delta://{tmp_path / name}")
+            for n, part in enumerate(["a", "b", "it's", "a", "it's"]):
+                loads.load("sales", by=name, partition=part, rows=partial(next, repeat([(part, n)])), run=f"{n}")
+            with pytest.raises(
+                deltalake.exceptions.DeltaError, match="failed validation"
+            ):  # no outage, which would pass
+                loads.load("sales", by=name, partition="a", rows=lambda: [("a", 50)], run="too many")
+        table.update_incremental()
+        found = pa.table(table.to_pyarrow_table()).to_pylist()
+        assert sorted((row[name], row["n"]) for row in found) == [("a", 3), ("b", 1), ("it's", 4)]
 
 
 def test_a_lake_that_cannot_be_reached_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

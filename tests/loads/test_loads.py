@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from retrysafe import ConfigurationError, KeyReused, StoredFailure, StoreUnavailable
+from retrysafe import Boundary, ConfigurationError, KeyReused, StoredFailure, StoreUnavailable
 from retrysafe.backends.registry import connect
 from retrysafe.cli import main
 from retrysafe.errors import StaleToken
-from retrysafe.loads import Loads, Merge, sql
+from retrysafe.loads import Late, Loads, Merge, Window, sql
 from retrysafe.loads.work import part_of
 from tests.boundary.shops import SHOPS, Shop
 from tests.conftest import served
@@ -39,7 +42,7 @@ CHOSEN = (
 )
 TABLES = {
     "sales": "day varchar(40), id int, amount int, loaded_by varchar(250)",
-    "customers": "id int PRIMARY KEY, name varchar(40), version bigint",
+    "customers": "id int PRIMARY KEY, name varchar(40), version bigint, loaded_by varchar(250)",
 }
 
 
@@ -66,7 +69,7 @@ class Warehouse:
         given = {"rows": lambda: sales(n, day, extra), "by": "day", "partition": day, **options}
         return elsewhere(lambda: self.loads.load(self.names["sales"], run=run, **given))
 
-    def merge(self, run: str, rows: list[Any], **options: Any) -> Any:
+    def merge(self, run: str, rows: Any, **options: Any) -> Any:
         given = {"strategy": Merge(("id",), "version"), "tag": None, "rows": lambda: rows, **options}
         return elsewhere(lambda: self.loads.load(self.names["customers"], run=run, **given))
 
@@ -122,6 +125,7 @@ def test_loads(warehouse: Warehouse) -> None:
     _rows_are_appended_once(warehouse)
     _rows_are_merged(warehouse)
     _a_run_that_was_overtaken_is_refused(warehouse)
+    _a_run_that_an_overlapping_one_overtook_is_refused(warehouse)
     _two_writers_at_once(warehouse)
 
 
@@ -145,7 +149,7 @@ def _a_run_is_loaded_once(warehouse: Warehouse) -> None:
     assert warehouse.sales() == clean(3, 1)
     assert warehouse.load("empty", 0, version=8).rows == 0
     assert (warehouse.sales(), warehouse.sales(OTHER)) == ([], clean(2))
-    with pytest.raises(KeyReused):
+    with pytest.raises(KeyReused, match=r"^Run 'first' of sales_\w+ was begun with another value of input=\. Nothing"):
         warehouse.load("first", input="another file")
     assert [(part, mark[1:4]) for _, part, mark in warehouse.ledger(9) if part in (f"day={DAY}", f"day={OTHER}")] == [
         (f"day={DAY}", ("empty", 0, 8)),
@@ -161,6 +165,10 @@ def _rows_are_appended_once(warehouse: Warehouse) -> None:
     assert [warehouse.sales(run) for run in "ab"] == [clean(2), clean(2)]
     table = warehouse.names["sales"]
     warehouse.load("c", rows=lambda: f"SELECT 'c', id, amount FROM {table} WHERE day = 'a' AND '%' <> ''", **kept)
+    warehouse.load(
+        "e", rows=lambda: f"SELECT 'e', id, amount, '%s' FROM {table} WHERE day LIKE 'a%' -- all", tag=None, **kept
+    )
+    assert warehouse.sales("e") == clean(2)
     warehouse.load("d", rows=lambda: ({"amount": n * 10, "id": n, "day": "d"} for n in range(2)), **kept)
     assert [warehouse.sales(run) for run in "cd"] == [clean(2), clean(2)]
 
@@ -174,6 +182,8 @@ def _rows_are_merged(warehouse: Warehouse) -> None:
     for rows in ([customer(1, 1), customer(1, 2)], [{**customer(1, 1), "id": None}]):
         with pytest.raises(Exception, match=r"NULL in it, or twice|cannot be null"):
             warehouse.merge("m4", rows, strategy=Merge(("id",)))
+    with pytest.raises(ConfigurationError, match="CREATE UNIQUE INDEX"):
+        warehouse.merge("m5", [customer(1, 4)], strategy=Merge(("name",)))
 
 
 def _a_run_that_was_overtaken_is_refused(warehouse: Warehouse) -> None:
@@ -192,6 +202,71 @@ def _a_run_that_was_overtaken_is_refused(warehouse: Warehouse) -> None:
     with pytest.raises(StoredFailure, match="latest"):
         warehouse.load("zombie 2")  # as a scheduler does that sees an error
     assert warehouse.sales() == clean(5, 6)
+
+
+WHOLE: dict[str, Any] = {"by": None, "partition": None}
+ADDED = {**WHOLE, "strategy": "append_once"}
+
+
+def _a_run_that_an_overlapping_one_overtook_is_refused(warehouse: Warehouse) -> None:
+    def overtaken(early: str, options: dict[str, Any]) -> Callable[[], Any]:
+        return lambda: warehouse.load(early, 2, **options) and sales(9)
+
+    for number, (late, early, told) in enumerate(
+        [
+            (WHOLE, {"day": OTHER}, "A part of"),
+            (WHOLE, {"day": "a new day"}, "A part of"),
+            (WHOLE, ADDED, "A part of"),
+            ({}, WHOLE, "All of"),
+            (ADDED, WHOLE, "All of"),
+        ]
+    ):
+        with pytest.raises(StaleToken, match=rf"{told} sales_\w+ was loaded since run 'late {number}'"):
+            warehouse.load(f"late {number}", rows=overtaken(f"early {number}", early), **late)
+    assert warehouse.sales() == clean(2)
+    assert warehouse.load("whole", 4, **WHOLE).superseded == "early 4"
+
+
+WAITING = {
+    "psycopg": "SELECT query FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' "
+    "AND query LIKE '%retrysafe_loads%'",
+    "PyMySQL": "SELECT info FROM information_schema.processlist WHERE info LIKE '%retrysafe_loads%' "
+    "AND id <> connection_id() AND time_ms > 100",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(WAITING))
+def test_loads_that_overlap_wait_for_each_other(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither sees the rows of the other, to delete them, until that has committed; two parts do not overlap."""
+    monkeypatch.setenv("PGOPTIONS", "-c default_transaction_isolation=repeatable\\ read")
+    for warehouse in _warehouse(request, name, tmp_path):
+        if name == "psycopg":  # a DELETE of MySQL's without an index locks the whole table
+            with ThreadPoolExecutor(1) as threads:
+                beside = partial(threads.submit, warehouse.load, "beside", day=OTHER)
+                warehouse.load("a part", check=lambda _, beside=beside: beside().result(30))
+        for day, (first, second) in {DAY: (WHOLE, {}), OTHER: ({}, WHOLE)}.items():
+            assert _overlapping(warehouse, WAITING[name], day, first, second) == clean(5)
+
+
+def _overlapping(
+    warehouse: Warehouse, waiting: str, day: str, first: dict[str, Any], second: dict[str, Any]
+) -> list[int]:
+    """Load a day while another load of it is about to commit; return its rows."""
+    begun: list[Any] = []
+
+    def check(_: Any) -> None:
+        begun.append(threads.submit(warehouse.load, f"second {day}", 3, day=day, extra=1, **second))
+        while not begun[0].done() and not warehouse.shop.look(waiting):
+            pass
+
+    with ThreadPoolExecutor(1) as threads:
+        warehouse.load(f"first {day}", 5, day=day, check=check, **first)
+        with pytest.raises(StaleToken):
+            begun[0].result()
+    return warehouse.sales(day)
 
 
 def _two_writers_at_once(warehouse: Warehouse) -> None:
@@ -308,6 +383,46 @@ def test_a_lost_reply_of_a_commit_is_looked_up(on_sqlite: Warehouse, monkeypatch
         on_sqlite.load("s")
 
 
+# ---------------------------------------------------------------- where it is loaded, and for which tenant
+
+
+def _load(loads: Loads, table: str, run: str, n: int, **options: Any) -> int:
+    given = {"by": "day", "partition": DAY, "tag": None, "rows": lambda: sales(n), **options}
+    return int(loads.load(table, run=run, **given).rows)
+
+
+def test_scopes_share_a_table_but_no_run(on_sqlite: Warehouse, capsys: pytest.CaptureFixture[str]) -> None:
+    """The fence of a part is one for all; runs, added rows and windows are of each tenant."""
+    table, store = on_sqlite.names["sales"], on_sqlite.shop.store
+    both = {scope: on_sqlite.shop.boundary(effects="keyed", scope=scope, observers=[]) for scope in ("blue", "green")}
+    for scope, boundary in both.items():
+        loads, added = Loads(boundary, store), {"by": None, "partition": None, "strategy": "append_once"}
+        _load(loads, table, "nightly", 1, tag="loaded_by", **added)
+        window = loads.window(table, 7)
+        assert window.low is None
+        _load(loads, table, "to 7", 1, tag="loaded_by", window=window, **added)
+        _load(loads, table, "parted", 1, tag="loaded_by", partition=OTHER, rows=lambda: sales(1, OTHER))
+        assert main(["batch", "show", "parted", "--scope", scope, "--store", store]) == 0
+        assert f"parted of {scope}" in capsys.readouterr().out
+    assert len(on_sqlite.sales()) == 4
+    assert [mark.fence for _, part, mark in on_sqlite.ledger(9) if part == f"day={OTHER}"] == [2]
+
+
+def test_one_boundary_loads_each_of_its_targets(tmp_path: Path) -> None:
+    """A file by two names is one target."""
+    events: list[Any] = []
+    store = f"sqlite:///{tmp_path}/runs.db"
+    with closing(Boundary("runs", store=store, effects="keyed", observers=[events.append])) as boundary:
+        for name in ("a", "b", "x" * 200):
+            with closing(sqlite3.connect(tmp_path / f"{name}.db")) as db:
+                db.execute("CREATE TABLE sales (day text, id int, amount int)")
+            for url in (f"sqlite:///{tmp_path}/{name}.db", f"sqlite:///{tmp_path}/../{tmp_path.name}/{name}.db"):
+                assert _load(Loads(boundary, url), "sales", "nightly", 3) == 3
+            with closing(sqlite3.connect(tmp_path / f"{name}.db")) as db:
+                assert db.execute("SELECT count(*) FROM sales").fetchone() == (3,)
+    assert [event.name for event in events].count("completed") == 3
+
+
 # ---------------------------------------------------------------- windows and input
 
 
@@ -327,15 +442,56 @@ def test_a_window_moves_with_its_load(on_sqlite: Warehouse) -> None:
     assert on_sqlite.loads.window(on_sqlite.names["sales"], 5).low is None
 
 
+def test_late_rows_are_apart_and_counted_once(warehouse: Warehouse) -> None:
+    table, apart = warehouse.names["customers"], f"late_{secrets.token_hex(6)}"
+    warehouse.do(f"CREATE TABLE {apart} ({TABLES['customers']})")
+    options: dict[str, Any] = {"late": Late(apart, "version"), "tag": "loaded_by"}
+    first = warehouse.loads.window(table, 100)
+    assert warehouse.merge("w1", [customer(1, 5)], window=first, **options)[::4] == (1, 0)
+    then = warehouse.loads.window(table, 200)
+    rows = [customer(1, 99), customer(2, 100), customer(3, 7), customer(4, 150)]
+    given = {"window": then, "strategy": "append_once", **options}
+    assert warehouse.merge("w2", rows, **given)[::4] == (2, 2)
+    assert warehouse.merge("w2", rows, **given)[::4] == (2, 2)
+    forgetful = warehouse.shop.boundary(effects="keyed", observers=[])
+    warehouse.loads = Loads(forgetful, warehouse.shop.store)  # the run's record is gone: it is found in the target
+    assert warehouse.merge("w2", rows, **given)[::4] == (2, 2)
+    assert warehouse.customers() == ["1v5", "2v100", "4v150"]
+    assert warehouse.shop.look(f"SELECT name FROM {apart} ORDER BY id") == ["1v99", "3v7"]
+    warehouse.do(f"DROP TABLE {apart}")
+
+
+@each_row(
+    ("options", "told"),
+    [
+        ({"tag": None}, "with window= and tag="),
+        ({"window": None, "strategy": "append_once"}, "with window= and tag="),
+        ({"rows": "SELECT 1"}, "reads rows, not SQL"),
+        ({"rows": [{"id": 1}]}, "compares 'version'"),
+        ({"rows": [customer(1, 1) | {"version": None}]}, "cannot compare version = None"),
+    ],
+)
+def test_late_rows_that_cannot_be_told_are_refused(on_sqlite: Warehouse, options: dict[str, Any], told: str) -> None:
+    given = {"late": Late("late", "version"), "tag": "loaded_by", "window": Window(5, 9), **options}
+    with pytest.raises(ConfigurationError, match=told):
+        on_sqlite.merge("w", **{"rows": [], **given})
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "rows that are no function": ({"rows": []}, "has to be a function"),
     "half a partition": ({"partition": None}, "belong together"),
+    "a partition of two columns": ({"by": ("day",)}, "name of one column"),
+    "a key that is text": ({"strategy": Merge("id")}, "has to be a tuple"),
     "an unknown strategy": ({"strategy": "swap"}, "append_once, merge, overwrite"),
     "a partition with a session's text": ({"partition": Decimal("1.0")}, "same in every session"),
     "an instant without a zone": ({"partition": datetime(2026, 11, 27)}, "no time zone"),
     "a version that is no number": ({"version": "7"}, "whole number"),
     "a window of a partition": ({"window": (None, 5, 0)}, "of a whole table"),
     "a tag without its column": ({"tag": "batch"}, "no column 'batch'"),
+    "no rows but None": ({"rows": lambda: None}, r"no rows are an empty list\."),
+    "tuples that are too short": ({"rows": lambda: [*sales(1), (DAY, 1)]}, "columns day, id, amount; .* 2 values"),
+    "tuples that are too long": ({"rows": lambda: [(DAY, 1, 2, "batch")]}, "columns day, id, amount; .* 4 values"),
+    "dicts of an unknown column": ({"rows": lambda: [{"day": DAY, "sum": 1}]}, "amount; rows= gives day, sum"),
     "rows that differ": (
         {"rows": lambda: [{"day": DAY, "id": 1}, {"day": DAY, "amount": 1}]},
         "differ in their columns",

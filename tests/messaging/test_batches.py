@@ -163,6 +163,7 @@ def test_a_handler_that_commits_and_begins_again_loses_no_message_silently(world
 
     words = became(handle.handle_many([delivery(n, n) for n in range(1, 4)]))
     assert words == ["dead"] * 3  # unknown: a person finds out which of them were applied
+    assert [event.fields["error_type"] for event in world.told if event.name == "unknown"][:3] == [""] * 3
     assert world.applied() == ["1", "2"]
 
 

@@ -12,7 +12,7 @@ import pytest
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging import BrokerUnavailable, Message
 from retrysafe.messaging.brokers.memory.publisher import AsyncMemoryPublisher
-from retrysafe.messaging.relay.circuit_breaker import LONGEST_PAUSE, Breaker
+from retrysafe.messaging.relay.destination_breaker import LONGEST_PAUSE, Breaker
 from retrysafe.messaging.relay.dispatch import Dispatch
 from retrysafe.messaging.relay.relay import Relay, Relayed
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus, Queued

@@ -154,7 +154,7 @@ class Received(ConsumerSession):
     async def open(self) -> None:
         assert not self.hanging_up.is_set()
         self.lives.append("begun")
-        self._shelf.put(Delivery(envelope("m"), "tag", TOPIC, False))
+        self._lanes.put(Delivery(envelope("m"), "tag", TOPIC, False))
 
     async def settle(self, deliveries: Sequence[Delivery]) -> None:
         """Nothing to tell."""

@@ -152,12 +152,12 @@ def test_nor_is_it_published_or_read_from_another_binding(name: str, binding: Bi
 def test_headers_count_in_what_a_batch_and_a_consumer_may_have() -> None:
     large = envelope("1", payload=b"x" * 10, headers={"h": "y" * 89})
     assert most(10, 150).beside([Queued(1, 1, 0, 0, 0, large)]).bytes == 50
-    shelf = LaneQueue()
-    shelf.put(Delivery(large, 1, "p"))
-    assert shelf.count_bytes("p") == 100
-    (one,) = shelf.take(1, 0.0)
-    shelf.settle(one)
-    assert shelf.count_bytes("p") == 0
+    lanes = LaneQueue()
+    lanes.put(Delivery(large, 1, "p"))
+    assert lanes.count_bytes("p") == 100
+    (one,) = lanes.take(1, 0.0)
+    lanes.settle(one)
+    assert lanes.count_bytes("p") == 0
 
 
 # ---------------------------------------------------------------- late ones

@@ -11,12 +11,15 @@ import sys
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from retrysafe import Boundary
 from retrysafe.cli import main
-from retrysafe.messaging import Envelope
+from retrysafe.messaging import DeadLetterFilter, Envelope, Inbox, InboxMessage, InboxOperator
 from retrysafe.messaging.brokers.registry import broker_at
+from retrysafe.messaging.inbox.dead_letters import _alone
 from retrysafe.protocol.messages import PublishStatus
 from tests.conftest import require
 from tests.faults.helpers import until
@@ -331,6 +334,34 @@ def test_a_handler_that_exits_is_given_up_and_ends_no_consumer(service: Path) ->
     assert [one.returncode for one in found] == [int(one.stdout != "{}\n") for one in found], found
     assert sum(json.loads(one.stdout).get("failed", 0) for one in found) == 4
     assert sum(json.loads(one.stdout).get("dead", 0) for one in found) == 5, "one of them was sent twice"
+
+
+def test_letters_that_another_process_is_redriving_are_told_of(service: Path) -> None:
+    """The command said that there was no message, with 0, for 30 s after a process that redrove them had died."""
+    url, store = f"sqlite:///{service / 'broker.db'}", f"sqlite:///{service / 'stock.db'}"
+    asyncio.run(broker_at(url, name="shop", partitions=2).declare([TOPIC], [GROUP]))
+    boundary = Boundary("stock", store=store, effects="transactional", window="15d", observers=())
+
+    @Inbox(boundary).handler("reserve", max_attempts=1)
+    def broken(message: InboxMessage[Any]) -> None:
+        raise ValueError("broken")
+
+    assert [broken.handle(envelope(number)).became for number in range(3)] == ["dead"] * 3
+    with InboxOperator(store, observers=()) as operator:
+        assert operator.redrive(DeadLetterFilter(consumer="reserve"), limit=2) == 2
+    arguments = ("--broker", url, "--group", f"shop.{GROUP}.{TOPIC}", "--once", "1ms")
+    with _alone(broken.setting, broken.letters):
+        assert broken.handle_marked() == []
+        found = [leaving(service, "service:reserve", *arguments, *more) for more in ([], ["--json"])]
+    boundary.close()
+    found.append(leaving(service, "service:reserve", *arguments))
+    told = "no message; marked dead letters that another process is handling, unless it died less than 30 s ago: 2"
+    assert [(one.returncode, one.stdout.strip()) for one in found] == [
+        (1, told),
+        (1, '{"marked": 2}'),
+        (0, "2 handled"),
+    ], found
+    assert reserved(service) == [0, 1]
 
 
 @pytest.mark.parametrize("once", [(), ("--once", "1h")], ids=["forever", "once"])

@@ -27,9 +27,9 @@ from retrysafe.messaging import Inbox, Outbox, Subscription
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.brokers.kafka import KafkaConsumer, KafkaPublisher, declare
 from retrysafe.messaging.brokers.kafka.consumer import _KafkaSession
-from retrysafe.messaging.brokers.kafka.delivery import RecordSender
 from retrysafe.messaging.brokers.kafka.messages import KafkaRecord, envelope_from, record_of
 from retrysafe.messaging.brokers.kafka.properties import LOG, properties_of
+from retrysafe.messaging.brokers.kafka.sender import RecordSender
 from retrysafe.messaging.cloudevents import Mode
 from retrysafe.protocol.events import Event
 from retrysafe.protocol.messages import Envelope, PublishStatus

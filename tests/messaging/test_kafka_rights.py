@@ -12,7 +12,7 @@ from confluent_kafka.admin import AclOperation, ResourceType  # type: ignore[att
 from retrysafe.doctor import diagnose
 from retrysafe.messaging.brokers import kafka
 from retrysafe.messaging.brokers.kafka import AsyncKafkaPublisher, KafkaConsumer, KafkaPublisher
-from retrysafe.messaging.brokers.kafka.delivery import Wave
+from retrysafe.messaging.brokers.kafka.sender import Wave
 from retrysafe.protocol.checks import Severity
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from tests.conftest import require
@@ -111,7 +111,7 @@ def test_topics_that_may_not_be_seen_are_a_note_and_not_missing(guarded: Guarded
 
 def test_of_what_is_abandoned_nobody_can_tell() -> None:
     wave = Wave(3)
-    wave.record(1, None)
+    wave.report(1, None)
     wave.abandon()
     first, second, third = wave.reports.result()
     assert second is None

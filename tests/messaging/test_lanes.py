@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from retrysafe.messaging.subscription.lanes import Lanes
 from retrysafe.protocol.messages import Delivery, Envelope
+from retrysafe.protocol.redelivery_policy import HandleResult, MessageOutcome
 from tests.tables import each_row
 
 ANY = 1 << 20
@@ -62,3 +63,21 @@ def test_ends_with_the_message_that_makes_so_many_bytes(most_bytes: int, ids: li
 def test_takes_one_message_however_large_it_is() -> None:
     lanes = Lanes(100)
     assert taken(lanes, filled(lanes, {"a": [5000]}), 100, 10) == (["a0"], [])
+
+
+def test_a_retry_follows_three_new_messages_and_a_lane_is_new_again_when_its_first_message_is_settled() -> None:
+    lanes, again = Lanes(100), HandleResult(MessageOutcome.STALLED, 1.0)
+    ready = filled(lanes, {"a": [1, 1], "b": [1], "c": [1], "d": [1], "e": [1], "f": [1], "g": [1]})
+    portion = lanes.take(ready[0], ready[1:2], 3, ANY)
+    assert [one.settled for _, one in lanes.conclude(portion, [again, again, again])] == [[], []]
+    assert (lanes.retried, lanes.load) == ({"orders": 3}, lanes.count - 3)
+    for lane in ready:
+        lanes.make_ready(lane)
+    order = [lanes.turn(new_only=only).popleft() for only in (False, False, False, True, False, False, False)]
+    assert [ready.index(lane) for lane in order] == [2, 3, 4, 5, 0, 6, 1]
+    portion = lanes.take(ready[0], (), 1, ANY)
+    assert [len(one.settled) for _, one in lanes.conclude(portion, [HandleResult(MessageOutcome.HANDLED)])] == [1]
+    lanes.make_ready(ready[0])
+    assert (lanes.retried, list(lanes.new), lanes.new_partitions()) == ({"orders": 1}, [ready[0]], {"orders"})
+    lanes.drop(ready[1])
+    assert (lanes.retried.total(), lanes.add(delivery("b1", "b", 1)), lanes.retried.total()) == (0, ready[1], 1)

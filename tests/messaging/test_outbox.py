@@ -257,7 +257,7 @@ def test_types_that_cannot_be_declared(types: Any, told: str, tmp_path: Any) -> 
 
 
 def test_an_outbox_needs_a_database_and_a_source() -> None:
-    with pytest.raises(ConfigurationError, match="memory store has no transactions"):
+    with pytest.raises(ConfigurationError, match="memory store has no place for messages"):
         Outbox("memory://", source="/shop")
     with pytest.raises(ConfigurationError, match="source= is empty"):
         Outbox("sqlite:///x.db", source="")

@@ -206,10 +206,10 @@ async def test_unconfirmed_messages_are_read_before_anything_else_is_published(
     """A message that the broker read later would come after the next one that is published."""
     from retrysafe.messaging.brokers.rabbitmq import publisher as module
 
-    async def late(wire: Any, parcels: Any, within: float) -> list[BaseException | None]:
+    async def late(wire: Any, messages: Any, within: float) -> list[BaseException | None]:
         wires.append(wire)
-        await confirmed(wire, parcels, within)
-        return [TimeoutError()] * len(parcels)
+        await confirmed(wire, messages, within)
+        return [TimeoutError()] * len(messages)
 
     confirmed, wires = module.publish_and_confirm, list[Any]()
     require("rabbitmq")

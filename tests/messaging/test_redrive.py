@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from retrysafe import current
 from retrysafe.backends.sql.inbox import SqlInbox
-from retrysafe.claims import lease
+from retrysafe.claims import heartbeat
 from retrysafe.errors import StoreUnavailable
 from retrysafe.messaging import DeadLetterFilter, Handler, Inbox, InboxMessage, InboxOperator
 from retrysafe.messaging.inbox import procedures
@@ -172,13 +173,13 @@ async def test_a_consumer_that_has_lost_the_lease_handles_no_more_of_them(
     colour: str, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inbox, broken = world.inbox(effects="keyed", lease="10m"), [True]
-    real, seen = lease.clock, []
+    real, seen = heartbeat.clock, []
 
     def take(message: InboxMessage[Any]) -> None:
         if broken:
             raise ValueError("broken")
         seen.append(message.envelope.id)
-        monkeypatch.setattr(lease, "clock", lambda: real() + 31)
+        monkeypatch.setattr(heartbeat, "clock", lambda: real() + 31)
 
     async def atake(message: InboxMessage[Any]) -> None:
         take(message)
@@ -315,3 +316,38 @@ def test_all_letters_that_a_person_chose_are_marked_or_none(world: World, monkey
     with pytest.raises(sqlite3.Error, match="one is marked"):
         redriven(world, handle)
     assert [one.marked for one in world.letters(inbox)] == [False, False]
+
+
+@each_row(
+    ("given_up", "undo", "after"),
+    [
+        ("after errors", False, ["charge", "label"]),
+        ("after errors", True, ["charge", "label"]),
+        ("for good", True, ["charge", "refund", "charge", "label"]),
+    ],
+)
+def test_work_in_steps_goes_on_behind_those_that_are_done(
+    world: World, given_up: str, undo: bool, after: list[str]
+) -> None:
+    """Unless it has gone back, after which it is new work, with keys of its own for the calls downstream."""
+    inbox, broken = world.inbox(effects="keyed", permanent=ValueError), [True]
+    calls: list[tuple[str, str]] = []
+
+    def call(name: str) -> None:
+        calls.append((name, current().key_for("bank")))
+
+    @inbox.handler(f"shipping-{inbox.boundary.name}", max_attempts=1)
+    def handle(message: InboxMessage[Any]) -> None:
+        assert message.claim is not None
+        message.claim.step("charge", call, "charge", undo=(lambda _: call("refund")) if undo else None)
+        if broken:
+            raise (ValueError if given_up == "for good" else OSError)("the printer")
+        message.claim.step("label", call, "label")
+
+    assert handle.handle(envelope(1)).became == "dead"
+    broken.clear()
+    redriven(world, handle)
+    assert [one.became for one in handle.handle_marked()] == ["handled"]
+    assert [name for name, _ in calls] == after
+    charges = [key for name, key in calls if name == "charge"]
+    assert len(set(charges)) == len(charges)

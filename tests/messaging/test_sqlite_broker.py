@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed
+from retrysafe.backends.sql.drivers.sqlite_pool import Borrowed
 from retrysafe.messaging.brokers.sqlite import AsyncSqlitePublisher, SqliteConsumer, SqlitePublisher, broker, declare
 from retrysafe.protocol.messages import Delivery, Envelope, PublishStatus
 from tests.faults.helpers import auntil

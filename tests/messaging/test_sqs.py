@@ -25,6 +25,7 @@ from retrysafe.messaging.brokers.sqs.messages import content_of, envelope_from, 
 from retrysafe.messaging.brokers.sqs.results import blames_one, result_of, result_of_answer
 from retrysafe.messaging.brokers.sqs.topology import _allowing
 from retrysafe.messaging.cloudevents import Mode
+from retrysafe.messaging.errors import QueueMissing
 from retrysafe.protocol.messages import Envelope, PublishStatus
 from retrysafe.testing.consumers import Trial, numbers
 from tests.conftest import require
@@ -380,7 +381,7 @@ async def test_a_queue_that_is_missing_is_told_until_it_is_made() -> None:
     require("sns")
     url, name = os.environ["RETRYSAFE_TEST_SNS"], f"suite-{secrets.token_hex(6)}"
     consumer = SqsConsumer(name, prefix=PREFIX, poll="1s", **options_of(url))
-    with pytest.raises(ClientError, match="does not exist"):
+    with pytest.raises(QueueMissing, match=name):
         await consumer.receive(1, 0.0)
     known = [consumer.redelivery_window]
     for _ in range(2):

@@ -958,7 +958,7 @@ async def test_a_store_that_cannot_be_checked_at_the_start_ends_no_subscription(
     async def away() -> None:
         raise RuntimeError("the service that gives out passwords is away")
 
-    monkeypatch.setattr(handle.setting.entry.backend, "ready_in_loop", away)
+    monkeypatch.setattr(handle.setting.entry.backend, "check_in_loop", away)
     broker = MemoryBroker()
     broker.put([envelope(1)])
     async with Subscription(Recording(broker), handle):

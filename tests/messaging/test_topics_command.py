@@ -47,6 +47,40 @@ def test_topics_that_wait_in_the_outbox_are_declared_and_leave(
     assert asyncio.run(receive(SqliteConsumer(tmp_path / "broker.db", "stock"))) == ["mails", "orders", "orders"]
 
 
+def test_workers_declare_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require("rabbitmq")
+    monkeypatch.setenv("RETRYSAFE_BROKER", os.environ["RETRYSAFE_TEST_RABBITMQ"])
+    relayed, consumed = (f"declared-{secrets.token_hex(6)}" for _ in range(2))
+    store = outbox_with(tmp_path, relayed)
+    (tmp_path / "declaring.py").write_text(
+        "from retrysafe import Boundary\nfrom retrysafe.messaging import Inbox\n"
+        f"boundary = Boundary('b', store={store!r}, effects='transactional', window='7d')\n"
+        "@Inbox(boundary).handler('stock')\ndef reserve(message): ...\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    relay = ["relay", "--store", store, "--once"]
+    stock = ["inbox", "run", "declaring:reserve", "--once", "3s", "--topic"]
+    assert main(["relay", "--store", store, "--once", "--declare"]) == 2
+    assert "--declare: name with --topic for which topics" in capsys.readouterr().err
+    assert main([*relay, "--topic", relayed, "--declare"]) == 0
+    assert main([*stock, consumed]) == 2, "its queue is missing"
+    assert main([*stock, consumed, "--declare"]) == 0
+    assert main([*stock, relayed, "--declare"]) == 0, "what is there stays"
+    assert capsys.readouterr().out == "published 1, delayed 0, dead letters 0\nno message\n1 handled\n"
+    asyncio.run(remove(relayed, consumed))
+
+
+async def remove(*queues: str) -> None:
+    """Delete queues of RabbitMQ, which are there."""
+    async with await aio_pika.connect(os.environ["RETRYSAFE_TEST_RABBITMQ"]) as connection:
+        channel = await connection.channel()
+        for queue in queues:
+            await channel.declare_queue(queue, passive=True)
+            await channel.queue_delete(queue)
+
+
 async def receive(consumer: SqliteConsumer) -> list[str]:
     """The topics of what a consumer gets."""
     found = await consumer.receive(9, 5)
@@ -60,13 +94,7 @@ def test_a_queue_of_rabbitmq_is_declared(capsys: pytest.CaptureFixture[str]) -> 
     assert main(["topics", "declare", "--broker", url, "--topic", topic]) == 0
     assert capsys.readouterr().out == f"declared: {topic}\n"
 
-    async def look() -> None:
-        async with await aio_pika.connect(url) as connection:
-            channel = await connection.channel()
-            await channel.declare_queue(topic, passive=True)
-            await channel.queue_delete(topic)
-
-    asyncio.run(look())
+    asyncio.run(remove(topic))
 
 
 @each_row(

@@ -156,6 +156,7 @@ def test_a_csv_file_is_checked(tmp_path: Path, text: str, complaint: str) -> Non
         list(from_csv(csv_of(tmp_path, text), "key" if text else None))
 
 
+@pytest.mark.one_of("seconds of a core", of=3)
 def test_memory_does_not_grow_with_the_rows(store: str) -> None:
     with Operator(store, observers=()) as operator:
 

@@ -22,8 +22,9 @@ from retrysafe import layered
 from retrysafe.admin.operator import Operator
 from retrysafe.admin.rendering import instant
 from retrysafe.backends.commands import quoted
+from retrysafe.claims import context
 from retrysafe.claims.attempt_ids import worker_of
-from retrysafe.errors import StoreUnavailable
+from retrysafe.errors import OutcomeUnknown, StoreUnavailable
 from retrysafe.protocol.records import EffectiveState, Record
 from tests.conftest import require
 from tests.operating.conftest import Command, Place, in_a_process, place_of, surroundings
@@ -47,11 +48,14 @@ def test_a_stuck_key_is_found_looked_at_and_settled(place: Place, tmp_path: Path
     shown = in_a_process("keys", "show", *named(place), "--json")
     record = json.loads(shown.out)
     assert record["retry"].startswith("is refused until the key is settled")
-    step = record["next"][0]["command"].replace("JSON", '"found"').split()
+    command = record["next"][0]["command"].replace('"$RETRYSAFE_STORE"', quoted(place.operators))
+    step = command.replace("JSON", '"found"').split()
     step = [part.strip("'\"") if part.startswith(("'", "redis")) else part for part in step]
     done = in_a_process(*step[1:], *(() if "--store" in step else ("--store", place.operators)), "--audit", str(audit))
     assert (done.code, done.out) == (0, "resolved: unknown → completed\n"), done.err
-    (told,) = map(json.loads, done.err.splitlines())
+    (told,) = (
+        json.loads(line) for line in done.err.splitlines() if line.startswith("{")
+    )  # beside a library's warnings
     assert [json.loads(line)["audit"] for line in audit.read_text().splitlines()] == ["intent", "outcome"]
     assert told == json.loads(audit.read_text().splitlines()[1])
     assert place.retry() == "found"
@@ -564,6 +568,7 @@ def died(place: Place, key: str, effects: str, ago: int = 300) -> Record:
     """A key whose attempt died ``ago`` seconds ago, and whom nobody has asked for since."""
     claim = place.boundary(effects=effects, lease=600, name=place.name).claim(key, payload={"amount": 5})
     claim.__enter__()
+    context.innermost.set(None)  # a traceback of the store's library may keep the claim
     place.elapse(key, 600 + ago)
     return place.record(key)
 
@@ -591,6 +596,13 @@ def test_an_attempt_that_died_in_doubt_is_counted_and_listed_as_unknown(place: P
     assert re.search(r"stopped renewing its lease (4\.\d|5) m ago: its process has died or is stalled", shown)
     assert "every retry is refused until the key is settled" in shown
     assert not re.search("^(lease left|expires|tombstone until) ", shown, re.MULTILINE), "it has no end"
+    assert "lapse" not in shown
+    with pytest.raises(OutcomeUnknown):
+        place.retry("D")
+    found = place.record("D")
+    told = f"attempt 1 lapsed at {instant(found.lease_until)}; a later request found that at {instant(found.updated)}"
+    assert told in command("keys", "show", *named(place, "D")).out
+    assert "lapse" not in command("keys", "show", *named(place, "U")).out
     assert place.operator().resolve(written, "failed").done
     arguments = ("--as", "failed", "--yes", "--boundary", place.name)
     settled = command("keys", "resolve", "--all", "--store", place.operators, *arguments)
@@ -661,7 +673,7 @@ def test_a_hint_has_no_password_and_names_the_variable_that_has_it(place: Place,
     place.unknown()
     url = urlsplit(place.operators)
     shown = command("keys", "show", *named(place)).out
-    assert f"--store {quoted(place.operators)}" in shown
+    assert "--store " + ('"$RETRYSAFE_STORE"' if url.password else quoted(place.operators)) in shown
     if url.scheme not in ("postgresql", "postgresql+asyncpg"):
         return
     secret = url._replace(netloc=f"{url.username}:s3cret@{url.hostname}:{url.port}").geturl()
@@ -700,7 +712,7 @@ def test_a_fast_store_is_told_first_to_forget_the_key(place: Place, command: Com
     place.completed()
     assert place.retry() == "first"
     with closing(place.boundary()) as boundary:
-        assert boundary._settings.backend.near is not None
+        assert boundary._settings.backend.cache is not None
     assert command("keys", "expire", *named(place), "--yes", "--fast", fast, "--fast-name", "truth").code == 0
     assert place.retry() == "again"
 
@@ -741,7 +753,7 @@ def test_a_fast_store_that_does_not_answer_after_the_change_is_told_of(
             raise StoreUnavailable("cut off")
 
         if entry["audit"] == "outcome":
-            monkeypatch.setattr(operator._backend.near, "drop", fail)
+            monkeypatch.setattr(operator._backend.cache, "drop", fail)
 
     layers = layered(redis_url(), shelf.operators, name="truth")
     with Operator(layers, audit=cut, observers=()) as operator:

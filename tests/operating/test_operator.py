@@ -32,6 +32,7 @@ from retrysafe import (
 )
 from retrysafe.admin.audit import AuditFile
 from retrysafe.admin.operator import Operator
+from retrysafe.admin.rendering import details
 from retrysafe.backends.registry import connect
 from retrysafe.protocol.procedures import Change
 from retrysafe.protocol.records import EffectiveState, Filter
@@ -130,8 +131,11 @@ def test_a_key_that_is_another_attempts_by_now_is_left_alone(place: Place) -> No
 
 def test_an_expired_key_is_new_work(place: Place) -> None:
     seen = place.completed()
-    assert place.operator().expire(seen).done
-    assert place.record("K").effective_state is EffectiveState.EXPIRED
+    assert place.operator().expire(seen, reason="refunded").done
+    ended = place.record("K")
+    assert ended.effective_state is EffectiveState.EXPIRED
+    told = details(ended)
+    assert told["why"].startswith(f"Its window was ended by {told['settled_by']} at {told['updated']}, because: refund")
     assert place.retry() == "again"
     assert place.record("K").token > seen.token
     assert place.record("K").attempts == 1

@@ -88,6 +88,10 @@ async def test_patterns_tell_the_loser(shop: Shop) -> None:
     async with shop.transaction() as tx:
         await _one_after_the_other(_in_colour(shop, tx))
     await _at_once(shop)
+    for write in ("insert_once", "upsert"):
+        with pytest.raises(ConfigurationError, match=rf"CREATE UNIQUE INDEX .{shop.goods}_stock_qty. ON .*\(.qty.\)"):
+            async with shop.transaction() as tx:
+                await _in_colour(shop, tx)(write, "stock", {"qty": 1, "sku": "z"}, key=("qty",))
 
 
 async def _one_after_the_other(do: Do) -> None:
@@ -158,6 +162,8 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
     "NULL in the key": lambda tx: upsert(tx, "t", {"a": None, "b": 1}, key=("a",)),
     "an empty key": lambda tx: insert_once(tx, "t", {"b": 1}, key=()),
     "a key that is text": lambda tx: insert_once(tx, "t", {"a": 1}, key="a"),
+    "a column to return that is text": lambda tx: insert_once(tx, "t", {"a": 1}, key=("a",), returning="id"),
+    "a mark that is text": lambda tx: update_if(tx, "t", {"a": 1}, {"b": 1}, unset="m"),
     "a row that is a key": lambda tx: upsert(tx, "t", {"a": 1}, key=("a",)),
     "no version": lambda tx: upsert(tx, "t", {"a": 1, "b": None}, key=("a",), newer="b"),
     "SQL in a name": lambda tx: insert_once(tx, "t; DROP", {"a": 1}, key=("a",)),

@@ -153,3 +153,16 @@ def progress(url: str) -> tuple[int, int]:
         row = connection.execute("SELECT (SELECT count(*) FROM applied), (SELECT count(*) FROM retrysafe_outbox)")
         applied, waiting = row.fetchall()[0]
         return int(applied), int(waiting)
+
+
+_LEFT = """
+SELECT coalesce(a.error, ''), ceil((max(a.not_before) - extract(epoch FROM clock_timestamp()) * 1000000) / 1000000),
+    count(*)
+FROM retrysafe_outbox AS o LEFT JOIN retrysafe_outbox_attempts AS a ON a.id = o.id GROUP BY 1 ORDER BY 3 DESC LIMIT 10
+"""
+
+
+def left(url: str) -> list[tuple[Any, ...]]:
+    """Count what is in the outbox by its error, with the most seconds that any of it rests for."""
+    with psycopg.connect(url) as connection:
+        return connection.execute(_LEFT.encode()).fetchall()

@@ -30,8 +30,14 @@ SETTLING = 15.0
 """Seconds in which what is left must be settled."""
 EACH = 3
 """The number of relays, and of inboxes."""
-PATIENCE = 60.0
-"""Seconds in which something must be applied."""
+PATIENCE = 150.0
+"""Seconds in which something must be applied while the broker is there.
+
+What a relay had under way when it was killed rests for its ``publish_timeout=``, a minute: no less than twice as long.
+"""
+
+_PROGRESS = 20
+"""Orders that are applied between two kills, at least."""
 
 
 @dataclass
@@ -76,6 +82,11 @@ class Run:
     def allowed(self) -> int:
         """Orders that may be taken: the last third when all were killed, or a fast machine would be done before."""
         return self.share if self.all_were_killed else min(self.share, self.orders * 2 // 3)
+
+    @property
+    def is_down(self) -> bool:
+        """True if nothing can be applied until the broker is there again."""
+        return self.broker_is_away and not self.others_go_on
 
     def __str__(self) -> str:
         killed = f"{self.kills['relay']} relays and {self.kills['inventory']} inboxes killed"
@@ -181,7 +192,7 @@ async def perform(run: Run) -> Audit:
 
 
 async def _kill(six: Six, run: Run, chance: random.Random, over: asyncio.Event) -> None:
-    last = -1
+    last = -_PROGRESS
     await _allow_share(run, over)
     while True:
         with suppress(TimeoutError):
@@ -194,7 +205,7 @@ async def _kill(six: Six, run: Run, chance: random.Random, over: asyncio.Event) 
             await asyncio.to_thread(six.switch)
             await _allow_share(run, over)
         # else a slow machine would do nothing but start processes
-        if run.applied > last or not run.all_were_killed:
+        if run.applied >= last + _PROGRESS or not run.all_were_killed:
             last = run.applied
             await asyncio.to_thread(six.kill_one, chance)
     if run.broker_is_away and run.server is not None:
@@ -217,8 +228,8 @@ async def _kill_or_start_broker(run: Run) -> None:
         return
     if run.broker_is_away:
         if not run.others_go_on or run.applied > run.orders * 2 // 3:
-            run.broker_is_away = False
             await asyncio.to_thread(run.server.start)
+            run.broker_is_away = False
     elif not run.broker_kills and run.applied > run.orders // 3:
         await asyncio.to_thread(run.server.kill)
         run.broker_kills, run.broker_is_away = 1, True
@@ -254,9 +265,11 @@ async def _until_applied(six: Six, run: Run, killing: asyncio.Future[None]) -> N
         now, run.applied = time.monotonic(), applied
         if applied >= run.orders and not waiting:
             return
-        if applied > last:
+        if applied > last or run.is_down:
             last, since = applied, now
         if now - since > PATIENCE or killing.done():
+            left = await asyncio.to_thread(books.left, run.database)
+            run.tell(f"  {applied} applied, and nothing more; in the outbox: {left}")
             return
         if now - told > 10:
             told = now

@@ -9,6 +9,7 @@ import asyncio
 import os
 from contextlib import closing
 from pathlib import Path
+from random import Random
 from threading import Event
 
 import psycopg
@@ -32,11 +33,13 @@ INSERT = "INSERT INTO applied (order_id, customer, number)"
 @pytest.mark.slow
 @pytest.mark.fault(7, 9, 50)
 @pytest.mark.parametrize("kind", ["rabbitmq", "redis"])
-async def test_every_order_is_applied_once_and_in_order_whoever_is_killed(kind: str, tmp_path: Path) -> None:
+async def test_every_order_is_applied_once_and_in_order_whoever_is_killed(
+    kind: str, tmp_path: Path, chance: Random
+) -> None:
     require("postgresql")
     require(kind)
     with database(os.environ["RETRYSAFE_TEST_POSTGRESQL"]) as url:
-        run = Run(kind, KINDS[kind].url(tmp_path), url, ORDERS, every=0.3, seed=1)
+        run = Run(kind, KINDS[kind].url(tmp_path), url, ORDERS, every=0.3, seed=chance.randrange(100_000))
         found = await perform(run)
     assert found.kept(ORDERS), found
     assert run.left == 0
@@ -54,7 +57,7 @@ async def test_every_order_is_applied_once_and_in_order_whoever_is_killed(kind: 
     ],
 )
 async def test_every_order_is_applied_once_and_in_order_although_the_broker_is_killed_too(
-    postgresql: str, name: str
+    postgresql: str, name: str, chance: Random
 ) -> None:
     """On a broker of the test's own, which is killed and started again in the middle."""
     killed = KILLED[name]
@@ -63,7 +66,7 @@ async def test_every_order_is_applied_once_and_in_order_although_the_broker_is_k
     server = await asyncio.to_thread(killed.opened)
     try:
         with database(postgresql) as url:
-            run = Run(killed.kind, server.url, url, orders, every=effort(0.5, 1.0), seed=1)
+            run = Run(killed.kind, server.url, url, orders, every=effort(0.5, 1.0), seed=chance.randrange(100_000))
             run.server, run.others_go_on = server, killed.others_go_on
             found = await perform(run)
     finally:
@@ -79,7 +82,7 @@ async def test_every_order_is_applied_once_and_in_order_although_the_broker_is_k
 @pytest.mark.slow
 @pytest.mark.parametrize("relays", [("log_relay",), ("relay", "log_relay", "relay")], ids=["log", "switched"])
 async def test_every_order_is_applied_once_and_in_order_when_relays_read_the_log(
-    relays: tuple[str, ...], tmp_path: Path
+    relays: tuple[str, ...], tmp_path: Path, chance: Random
 ) -> None:
     """On a server whose log tells of rows. Relays are switched over while orders come and all are killed."""
     require("redis")
@@ -89,7 +92,7 @@ async def test_every_order_is_applied_once_and_in_order_when_relays_read_the_log
     orders = effort(500, 20_000)
     with closing(LogicalCluster(programs)) as server, database(server.url) as url:
         where = KINDS["redis"].url(tmp_path)
-        run = Run("redis", where, url, orders, every=effort(0.5, 1.0), seed=1, relays=relays)
+        run = Run("redis", where, url, orders, every=effort(0.5, 1.0), seed=chance.randrange(100_000), relays=relays)
         found = await perform(run)
         read = await asyncio.to_thread(Slot(url).drop)
     assert found.kept(orders), found

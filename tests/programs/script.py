@@ -84,14 +84,14 @@ class LabellingStore:
     def take(self, want: ClaimRequest, seen: Record) -> Ask[Any]:
         return _ask("take", want, seen)
 
-    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[Any]:
-        return _ask("settle", held, event, result)
+    def settle(self, ownership: Ownership, event: Transition, result: StoredResult | None) -> Ask[Any]:
+        return _ask("settle", ownership, event, result)
 
     def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[Any]:
         return _ask("resolve", seen, event, result, clocks)
 
-    def renew(self, held: Sequence[Ownership]) -> list[Ask[Any]]:
-        return [_ask("renew", held[:1]), _ask("renew", held[1:])]
+    def renew(self, ownerships: Sequence[Ownership]) -> list[Ask[Any]]:
+        return [_ask("renew", ownerships[:1]), _ask("renew", ownerships[1:])]
 
     def read(self, key: bytes) -> Ask[Any]:
         return _ask("read", key)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from retrysafe.claims import lease as heartbeat
-from retrysafe.claims.lease import LeaseTerm
-from retrysafe.claims.modes import Settled, _read_back
+from retrysafe.claims import heartbeat
+from retrysafe.claims.heartbeat import LeaseTerm
+from retrysafe.claims.modes import Settled, _judge_lost_commit
 from retrysafe.claims.observers import UNOBSERVED
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.outcomes import Settlement
@@ -20,7 +20,7 @@ LOST = StoreUnavailable("the connection broke")
 
 
 def test_a_commit_whose_reply_was_lost_happened_if_the_record_is_there_as_it_was_wanted() -> None:
-    assert _read_back(record(State.COMPLETED, attempt="me"), HELD, COMPLETED, LOST) is Settled.RECORDED
+    assert _judge_lost_commit(record(State.COMPLETED, attempt="me"), HELD, COMPLETED, LOST) is Settled.RECORDED
 
 
 @each_row(
@@ -37,7 +37,7 @@ def test_a_commit_whose_reply_was_lost_happened_if_the_record_is_there_as_it_was
 def test_any_other_record_leaves_it_open_whether_the_commit_happened(found: Record | None) -> None:
     """A rival that has done the work meanwhile stores its own result: ours is not the one that retries get."""
     with pytest.raises(StoreUnavailable, match="could not be ended: the connection broke"):
-        _read_back(found, HELD, COMPLETED, LOST)
+        _judge_lost_commit(found, HELD, COMPLETED, LOST)
 
 
 def test_a_lease_is_held_from_when_its_renewal_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,12 @@ import pytest
 
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.memory.store import MemoryClient, MemoryStore
-from retrysafe.claims.lease import LeaseTerm, _Schedule, clock
+from retrysafe.claims.heartbeat import LeaseTerm, _Schedule, clock
 from retrysafe.claims.observers import AttemptEvents, Observers
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.decisions import Decision, decide
 from retrysafe.protocol.migrating import Migration, migrate, schema_version
-from retrysafe.protocol.outcomes import Ending, ModeKind, Settlement, Transaction, verdict
+from retrysafe.protocol.outcomes import Ending, ModeKind, Settlement, Transaction, settlement_of
 from retrysafe.protocol.procedures import (
     ROUNDS,
     NotWon,
@@ -253,7 +253,7 @@ def test_a_claim_is_won_exactly_by_taking_or_recognising_it(effects: Effects) ->
             won += 1
             assert reply.attempt == "me"
             assert path.outcome.record is reply
-            assert path.outcome.held == HELD._replace(token=reply.token, transactional=effects == "transactional")
+            assert path.outcome.ownership == HELD._replace(token=reply.token, transactional=effects == "transactional")
             if last.kind == "take":
                 assert path.outcome.seen is last.arguments[1]
         elif path.error is None:
@@ -293,7 +293,7 @@ def test_a_claim_takes_only_what_may_be_taken_and_suspects_only_doubt() -> None:
 def test_a_lost_reply_to_a_claim_is_read_back_as_ones_own() -> None:
     outcome = run(claim(STORE, want()), Script([DOWN, MINE]))
     assert isinstance(outcome, Won)
-    assert outcome.held.token == MINE.token
+    assert outcome.ownership.token == MINE.token
 
 
 def test_a_lost_reply_to_a_takeover_is_read_back_as_ones_own() -> None:
@@ -438,7 +438,7 @@ def test_in_a_transaction_nothing_is_put_twice() -> None:
 
 @each_row("ending", Ending)
 def test_every_ending_of_an_own_transaction_commits_exactly_what_it_recorded(ending: Ending) -> None:
-    word = verdict(ending, ModeKind.OWN)
+    word = settlement_of(ending, ModeKind.OWN)
     for path in every_path(lambda: _conclude(word), replies):
         if path.error is not None:
             continue
@@ -489,7 +489,7 @@ def test_of_two_claims_to_one_key_that_are_renewed_together_the_one_that_was_tak
     for attempt in ("frozen", "successor"):
         outcome = run(claim(store, ClaimRequest(b"key", "b", "", "o", b"p", attempt, "keyed", clocks)), client)
         assert isinstance(outcome, Won)
-        held.append(outcome.held)
+        held.append(outcome.ownership)
         clock[0] += 10 if attempt == "frozen" else 0
     for order in (held, held[::-1]):
         kept = [run(renewal, client) for renewal in renewals(store, order)]

@@ -171,11 +171,11 @@ def _sorted(flight: tuple[Message, ...]) -> tuple[Message, ...]:
     return tuple(sorted(flight, key=repr))
 
 
-def _perform(world: World, size: Size, number: int, held: Ownership) -> Iterator[Step]:
+def _perform(world: World, size: Size, number: int, ownership: Ownership) -> Iterator[Step]:
     judge = _open(world.books)
-    accepted = judge.effect(held, size.effects, "derived")
-    after = _become(world, number, ("did", held) if accepted else ("gone",))
-    yield f"{held.attempt} has its effect", after._replace(books=_put_away(judge)), judge
+    accepted = judge.effect(ownership, size.effects, "derived")
+    after = _become(world, number, ("did", ownership) if accepted else ("gone",))
+    yield f"{ownership.attempt} has its effect", after._replace(books=_put_away(judge)), judge
 
 
 # ---------------------------------------------------------------- the store, the sweep, the operator

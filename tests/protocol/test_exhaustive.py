@@ -46,13 +46,13 @@ def test_a_clock_behind_by_more_than_the_memory_repeats_tokens_and_nothing_else(
     assert search(size, checks={Check.NAMED, Check.SETTLED, Check.REPLAY, Check.KEPT}).violation is None
 
 
-def _only_attempt(record: Record, held: Ownership) -> None:
-    if record.attempt != held.attempt:
+def _only_attempt(record: Record, ownership: Ownership) -> None:
+    if record.attempt != ownership.attempt:
         raise IllegalTransition
 
 
-def _only_token(record: Record, held: Ownership) -> None:
-    if record.token != held.token:
+def _only_token(record: Record, ownership: Ownership) -> None:
+    if record.token != ownership.token:
         raise IllegalTransition
 
 
@@ -113,7 +113,7 @@ def test_a_takeover_of_an_external_attempt_is_found(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_fence_that_compares_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transitions, "_match_owner", lambda record, held: None)
+    monkeypatch.setattr(transitions, "_match_owner", lambda record, ownership: None)
     found = search(Size("keyed"))
     assert found.violation is not None
     assert found.violation.check is Check.NAMED

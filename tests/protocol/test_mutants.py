@@ -69,25 +69,25 @@ def decide_instead(patch: pytest.MonkeyPatch, change: Callable[[Record, ClaimReq
 
 
 def test_terminal_writes_are_not_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transitions, "_match_owner", lambda record, held: None)
+    monkeypatch.setattr(transitions, "_match_owner", lambda record, ownership: None)
     first_caught(Check.NAMED)
 
 
 def test_a_stale_result_is_stored_without_a_fence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transitions, "_match_owner", lambda record, held: None)
+    monkeypatch.setattr(transitions, "_match_owner", lambda record, ownership: None)
     first_caught(Check.TRUTH)
 
 
 class DeletesOnRelease(MemoryStore):
     """Frees a key by removing its row."""
 
-    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
-        settle = super().settle(held, event, result)
+    def settle(self, ownership: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
+        settle = super().settle(ownership, event, result)
 
         def step(records: dict[bytes, Record], now: Micros) -> bool:
             done: bool = settle.request(records, now)
             if done and event is Transition.RELEASE:
-                del records[held.key]
+                del records[ownership.key]
             return done
 
         return Ask(step, settle.parse)
@@ -162,13 +162,13 @@ class ClearsOnRelease(MemoryStore):
     def __init__(self, **emptied: Any) -> None:
         self.emptied = emptied
 
-    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
-        settle = super().settle(held, event, result)
+    def settle(self, ownership: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
+        settle = super().settle(ownership, event, result)
 
         def step(records: dict[bytes, Record], now: Micros) -> bool:
             done: bool = settle.request(records, now)
             if done and event is Transition.RELEASE:
-                records[held.key] = records[held.key]._replace(**self.emptied)
+                records[ownership.key] = records[ownership.key]._replace(**self.emptied)
             return done
 
         return Ask(step, settle.parse)
@@ -202,7 +202,7 @@ def test_a_lapsed_external_attempt_is_taken_over_like_a_keyed_one(monkeypatch: p
 @pytest.mark.parametrize("event", [Transition.COMPLETE, Transition.FAIL, Transition.DOUBT, Transition.RELEASE])
 def test_a_settled_record_is_written_again(monkeypatch: pytest.MonkeyPatch, event: Transition) -> None:
     allow(monkeypatch, event, EffectiveState.COMPLETED, EffectiveState.FAILED, EffectiveState.RELEASED)
-    monkeypatch.setattr(transitions, "_match_owner", lambda record, held: None)
+    monkeypatch.setattr(transitions, "_match_owner", lambda record, ownership: None)
     first_caught(Check.SETTLED)
 
 
@@ -260,14 +260,14 @@ def test_keys_for_calls_downstream_depend_on_the_attempt() -> None:
 
 
 def test_a_transient_failure_releases_an_external_effect() -> None:
-    def verdict(ending: Ending, ground: ModeKind) -> Settlement:
-        return outcomes.verdict(ending, ModeKind.KEYED if ending is Ending.TRANSIENT else ground)
+    def settlement_of(ending: Ending, ground: ModeKind) -> Settlement:
+        return outcomes.settlement_of(ending, ModeKind.KEYED if ending is Ending.TRANSIENT else ground)
 
-    first_caught(Check.ONE_EFFECT, parts=Parts(verdict=verdict))
+    first_caught(Check.ONE_EFFECT, parts=Parts(settlement_of=settlement_of))
 
 
 def test_an_effect_that_was_committed_is_released() -> None:
-    def verdict(ending: Ending, ground: ModeKind) -> Settlement:
-        return outcomes.verdict(Ending.NOT_EXECUTED if ending is Ending.COMMITTED else ending, ground)
+    def settlement_of(ending: Ending, ground: ModeKind) -> Settlement:
+        return outcomes.settlement_of(Ending.NOT_EXECUTED if ending is Ending.COMMITTED else ending, ground)
 
-    first_caught(Check.TRUTH, parts=Parts(verdict=verdict))
+    first_caught(Check.TRUTH, parts=Parts(settlement_of=settlement_of))

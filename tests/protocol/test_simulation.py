@@ -251,8 +251,8 @@ def test_a_schedule_follows_from_its_seed_and_its_faults(name: str) -> None:
 class Forgetful(MemoryStore):
     """Completes nothing, so that every schedule fails."""
 
-    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
-        return super().settle(held._replace(token=0), event, result)
+    def settle(self, ownership: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
+        return super().settle(ownership._replace(token=0), event, result)
 
 
 def test_the_report_of_a_failing_seed_tells_the_story() -> None:

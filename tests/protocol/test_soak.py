@@ -25,10 +25,10 @@ from tests.tables import each_row
 class Unfenced(MemoryStore):
     """Settles whatever record is there: wrong only when an attempt comes after it has been taken over."""
 
-    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
+    def settle(self, ownership: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         def step(records: dict[bytes, Record], now: int) -> bool:
-            record = records.get(held.key)
-            owner = held if record is None else held._replace(attempt=record.attempt, token=record.token)
+            record = records.get(ownership.key)
+            owner = ownership if record is None else ownership._replace(attempt=record.attempt, token=record.token)
             done: bool = super(Unfenced, self).settle(owner, event, result).request(records, now)
             return done
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,12 @@ from typing import Any
 
 import pytest
 
+from retrysafe.backends.registry import stores
 from tests.proving import effort, proofs
+from tests.proving.catalogue import FAULTS
 from tests.proving.journal import Journal
 from tests.proving.proofs import Proof
+from tests.versions import OTHER_VERSIONS
 
 PROOFS = "RETRYSAFE_PROOFS"
 """The file for the proofs; nothing is written without it."""
@@ -22,6 +26,13 @@ JOURNAL = "RETRYSAFE_JOURNAL"
 """The file for the tests that pass, so that a run which was stopped goes on; see `tests.proving.journal`."""
 DONE = "RETRYSAFE_DONE"
 """For the workers: a file of the tests that are not run again, as they were when this run began."""
+
+BROKERS = ("kafka", "mqtt", "nats", "pubsub", "rabbitmq", "servicebus", "sqs")
+PARTS = {"messaging": "messaging", "http": "HTTP", "gateway": "gateway", "streams": "streams", "pipeline": "pipeline"}
+"""The parts of the proof whose tests tell by their marks alone what they inject, by the folder of the tests."""
+_PLACES = (*OTHER_VERSIONS, *BROKERS, *(store.capabilities.name for store in stores()))
+_PLACE = re.compile(rf"\b({'|'.join(_PLACES)})\b")
+"""The store or broker in the name of a test's case."""
 
 Record = Callable[[Proof], None]
 
@@ -75,9 +86,22 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
     """Name the seed where a test that uses chance fails."""
     outcome = yield
     report = outcome.get_result()
+    if report.passed and report.when == "call":
+        _take_down_marks(item, report)
     if report.failed and "chance" in getattr(item, "fixturenames", ()):
         full = f"{effort.EFFORT}=full " if effort.is_full() else ""
         report.sections.append(("seed", f"{full}{effort.SEED}={effort.seed()} python -m pytest '{item.nodeid}'"))
+
+
+def _take_down_marks(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Let a test of a marked part prove each of its rows once, unless it has told what it proved."""
+    part = PARTS.get(item.nodeid.split("/")[1] if item.nodeid.startswith("tests/") else "")
+    if part is None or any(name == "proof" for name, _ in report.user_properties):
+        return
+    named = _PLACE.search(item.nodeid.partition("[")[2])
+    for row in sorted({row for mark in item.iter_markers("fault") for row in mark.args}):
+        proved = Proof(part, named[1] if named else "", "", FAULTS[row].fault.rstrip("."), 1, rows=(row,))
+        report.user_properties.append(("proof", proved._asdict()))
 
 
 @pytest.fixture

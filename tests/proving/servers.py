@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from contextlib import closing, suppress
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from tests.versions import OTHER_VERSIONS, variable_of
 
 LIBRARIES = (
     "psycopg",
@@ -26,19 +29,34 @@ def server_versions() -> dict[str, str]:
     for name in LIBRARIES:
         with suppress(PackageNotFoundError):
             found[name] = version(name)
-    if url := os.environ.get("RETRYSAFE_TEST_POSTGRESQL"):
-        import psycopg
-
-        with psycopg.connect(url) as connection:
-            found["PostgreSQL"] = connection.info.parameter_status("server_version") or ""
-    if url := os.environ.get("RETRYSAFE_TEST_MYSQL"):
-        from tests.stores.ageing import mysql_connection
-
-        with closing(mysql_connection(url)) as connection:
-            found["MariaDB"] = connection.get_server_info().removeprefix("5.5.5-")  # said to old replicas
-    if url := os.environ.get("RETRYSAFE_TEST_REDIS"):
-        import redis
-
-        with closing(redis.Redis.from_url(url)) as client:
-            found["Redis"] = client.info("server")["redis_version"]
+    services = {"PostgreSQL": "postgresql", "MariaDB": "mysql", "Redis": "redis"}
+    for name, service in (services | {service: service for service in OTHER_VERSIONS}).items():
+        kind, url = OTHER_VERSIONS.get(service, service), os.environ.get(variable_of(service))
+        if url and kind in _ASKED:
+            found[name] = _ASKED[kind](url)
     return found
+
+
+def _of_postgresql(url: str) -> str:
+    import psycopg
+
+    with psycopg.connect(url) as connection:
+        return connection.info.parameter_status("server_version") or ""
+
+
+def _of_mysql(url: str) -> str:
+    from tests.stores.ageing import mysql_connection
+
+    with closing(mysql_connection(url)) as connection:
+        return str(connection.get_server_info()).removeprefix("5.5.5-")  # said to old replicas
+
+
+def _of_redis(url: str) -> str:
+    import redis
+
+    with closing(redis.Redis.from_url(url)) as client:
+        told: Any = client.info("server")
+        return str(told.get("valkey_version", told["redis_version"]))
+
+
+_ASKED = {"postgresql": _of_postgresql, "mysql": _of_mysql, "redis": _of_redis}

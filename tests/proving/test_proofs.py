@@ -27,6 +27,14 @@ def test_that_fails(chance, proof):
     proof(Proof("kills", "", "", "server killed", 1, broken=1))
     raise AssertionError(chance.random())
 """
+MARKED = """
+import pytest
+
+@pytest.mark.fault(50, 51)
+@pytest.mark.parametrize("place", ["mysql-9-handler", "a broker"])
+def test_of_a_marked_part(place):
+    pass
+"""
 
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -66,6 +74,8 @@ def test_a_run_writes_what_its_tests_proved_and_names_its_seed(
     (tmp_path / "conftest.py").write_text(PLUGIN)
     (tmp_path / "test_it.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "tests/messaging").mkdir(parents=True)
+    (tmp_path / "tests/messaging/test_marked.py").write_text(MARKED)
     file = tmp_path / "proofs.json"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("RETRYSAFE_", "PYTEST_"))}
     environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
@@ -86,8 +96,12 @@ def test_a_run_writes_what_its_tests_proved_and_names_its_seed(
     assert f"seed: RETRYSAFE_SEED={run.seed}, effort: short" in done.stdout.splitlines()
     assert f"RETRYSAFE_SEED={run.seed} python -m pytest 'test_it.py::test_that_fails'" in done.stdout
     assert run.command == " ".join(quiet)
-    assert run.tests == {"passed": 2, "failed": 1}
+    assert run.tests == {"passed": 4, "failed": 1}
     assert run.proofs == [
         Proof("kills", "", "", "server killed", 1, broken=1),
         Proof("lost messages", "sqlite", "keyed", "reply lost", 10, rows=(2, 14)),
+        Proof("messaging", "", "", "A message is delivered again", 1, rows=(50,)),
+        Proof("messaging", "", "", "A publisher's confirmation is lost", 1, rows=(51,)),
+        Proof("messaging", "mysql-9", "", "A message is delivered again", 1, rows=(50,)),
+        Proof("messaging", "mysql-9", "", "A publisher's confirmation is lost", 1, rows=(51,)),
     ]

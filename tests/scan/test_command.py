@@ -29,7 +29,7 @@ def test_findings_make_exit_code_1(shop: Path, capsys: pytest.CaptureFixture[str
     assert main(["scan"]) == 1
     out = capsys.readouterr()
     assert out.out.startswith("shop.py:11:1: RS101 warning: FastAPI handler of POST without a guard creates a row")
-    assert "1 findings in 1 files: RS101 1" in out.out
+    assert "1 findings in 1 files: 1 of RS101" in out.out
     assert main(["scan", "--fail-on", "error"]) == 0
     assert main(["scan", "--rule", "RS501"]) == 0
 

@@ -163,6 +163,91 @@ FRAMEWORKS = {
 }
 
 
+_ORDERS = "from retrysafe import Boundary\nshop = Boundary('shop', store='sqlite:///shop.db', effects='keyed')\n"
+_ONCE = "@shop.once(key='order')"
+_TOOLS = "from retrysafe.agents.pydantic_ai import ToolGuard"
+REVERSED = {
+    "fastapi": ("from fastapi import FastAPI\napp = FastAPI()", _ONCE, "@app.post('/orders')"),
+    "fastapi, what is taken back": ("from fastapi import FastAPI\napp = FastAPI()", _ONCE, "@app.delete('/orders')"),
+    "fastapi, with starlette's guard": (
+        "from fastapi import APIRouter\nfrom retrysafe.http.starlette import idempotent\nrouter = APIRouter()",
+        "@idempotent(shop)",
+        "@router.post('/orders')",
+    ),
+    "flask, a blueprint": ("from flask import Blueprint\nbp = Blueprint('a', 'b')", _ONCE, "@bp.post('/orders')"),
+    "flask, with its guard": (
+        "from flask import Flask\nfrom retrysafe.http.flask import idempotent\napp = Flask('a')",
+        "@idempotent",
+        "@app.route('/orders', methods=['POST'])",
+    ),
+    "aiohttp, with its guard": (
+        "from aiohttp import web\nfrom retrysafe.http import aiohttp as guards\nroutes = web.RouteTableDef()",
+        "@guards.idempotent(shop)",
+        "@routes.post('/orders')",
+    ),
+    "celery, shared": ("from celery import shared_task", _ONCE, "@shared_task"),
+    "celery, of an application": (
+        "from celery import Celery\napp = Celery('a')",
+        _ONCE,
+        "@app.task(bind=True, acks_late=True)",
+    ),
+    "celery, with its guard": (
+        "from celery import shared_task\nfrom retrysafe.tasks.celery import once",
+        "@once(shop, key='order')",
+        "@shared_task(acks_late=True)",
+    ),
+    "taskiq": ("from taskiq_redis import ListQueueBroker\nbroker = ListQueueBroker('u')", _ONCE, "@broker.task"),
+    "procrastinate": ("from procrastinate import App\napp = App(connector=None)", _ONCE, "@app.task(queue='a')"),
+    "a guard with a name": ("from celery import shared_task\nonce = shop.once(key='order')", "@once", "@shared_task"),
+    "a signal of django": (
+        "from django.db.models.signals import post_save\nfrom django.dispatch import receiver",
+        _ONCE,
+        "@receiver(post_save)",
+    ),
+    "a tool of MCP": ("from mcp.server import MCPServer\nserver = MCPServer('air')", _ONCE, "@server.tool()"),
+    "a tool of an agent": (
+        f"from pydantic_ai import Agent\n{_TOOLS}\nagent, tools = Agent[None, str]('a'), ToolGuard(shop)",
+        "@tools.once",
+        "@agent.tool_plain",
+    ),
+}
+
+
+@each_row(("imports", "guard", "registering"), REVERSED.values(), ids=REVERSED.keys())
+def test_a_guard_above_the_decorator_that_registers(imports: str, guard: str, registering: str, tmp_path: Path) -> None:
+    above = f"{_ORDERS}{imports}\n\n{guard}\n{registering}\ndef charge(order): ...\n"
+    below = f"{_ORDERS}{imports}\n\n{registering}\n{guard}\ndef charge(order): ...\n"
+    (found,) = scanned(tmp_path / "a", app=above)
+    assert (found.rule.id, above.splitlines()[found.line - 1]) == ("RS102", guard)
+    assert scanned(tmp_path / "b", app=below) == []
+
+
+ON_THE_WAY = {
+    "a route of django leads to the name": (
+        "from django.views.decorators.http import require_POST",
+        "@require_POST\ndef charge(request, order): ...",
+    ),
+    "so does one to a function of rest framework": (
+        "from rest_framework.decorators import api_view",
+        "@api_view(['POST'])\ndef charge(request, order): ...",
+    ),
+    "an action is looked up in its class": (
+        "from rest_framework.decorators import action\nfrom rest_framework.viewsets import ViewSet",
+        "@action(detail=True, methods=['post'])\ndef charge(self, request, order): ...",
+    ),
+    "the guard of huey's task is that of sending it": (
+        "from huey import RedisHuey\nhuey = RedisHuey('a')",
+        "@huey.task()\ndef charge(order): ...",
+    ),
+    "nobody knows the application": ("from elsewhere import app", "@app.task\ndef charge(order): ..."),
+}
+
+
+@each_row(("imports", "function"), ON_THE_WAY.values(), ids=ON_THE_WAY.keys())
+def test_a_guard_above_another_decorator(imports: str, function: str, tmp_path: Path) -> None:
+    assert scanned(tmp_path, app=f"{_ORDERS}{imports}\n\n{_ONCE}\n{function}\n") == []
+
+
 @each_row(("modules", "expected"), FRAMEWORKS.values(), ids=FRAMEWORKS.keys())
 def test_handlers(modules: dict[str, str], expected: list[str], tmp_path: Path) -> None:
     assert ids(scanned(tmp_path, **modules)) == expected

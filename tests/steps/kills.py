@@ -78,11 +78,15 @@ def stalled(boundary: Boundary, key: str) -> Iterator[Claim]:
     claim = boundary.claim(key)
     context = Context()
     context.run(claim.__enter__)
-    assert claim._held is not None
-    assert claim._won is not None
-    claim._held.let_go()
-    time.sleep(claim._held.seconds + claim._won.held.clocks.margin / 1e6 + 0.05)
+    stall(claim)
     yield claim
+
+
+def stall(claim: Claim) -> None:
+    """Stand still until the lease is over."""
+    assert claim._held is not None
+    claim._held.let_go()
+    time.sleep(claim._held.seconds + claim._held.ownership.clocks.margin / 1e6 + 0.05)
 
 
 def elsewhere(function: Callable[..., R], *args: Any) -> R:

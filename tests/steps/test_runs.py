@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from retrysafe import (
     Keyring,
     LeaseLost,
     OutcomeUnknown,
+    Postponed,
+    ResultNotEncodable,
     ResultUnreadable,
     StoredFailure,
     current,
@@ -26,7 +28,7 @@ from retrysafe import (
 from retrysafe.cancellation import run_to_completion
 from retrysafe.claims import step_programs
 from tests.steps.conftest import Make
-from tests.steps.kills import Killed, Killer, World, elsewhere, key, pairs, settle, stalled
+from tests.steps.kills import Killed, Killer, World, elsewhere, key, pairs, settle, stall
 
 
 def test_a_checkout_killed_at_every_pair_of_boundaries_does_each_step_once(make: Make) -> None:
@@ -157,9 +159,20 @@ def test_code_that_changed_is_told_before_it_runs(on_sqlite: Make) -> None:
         (both("charge", "ship"), "'charge'.*'pay'", ["pay"]),
         (both("check", "pay"), "'check'.*'pay'", ["pay"]),
     ]
-    for changed, expected, done in cases:
+
+    def asleep(claim: Claim) -> None:
+        with suppress(Postponed):
+            claim.sleep("nap", "1h")
+
+    slept: list[tuple[Callable[[Claim], Any], Any, list[str]]] = [
+        (both("check", "pay", new=True), ["check", "pay"], ["check", "pay"]),
+        (both("check", "pay"), r"'check'.*the sleep 'nap'.*run\. For .*new=True", []),
+        (both("check", "pay", was="nap"), "'nap' was a sleep.*new=True", []),
+        (both("nap", "pay"), "'nap' was a sleep.*new=True", []),
+    ]
+    for first, changed, expected, done in (*((one_step, *one) for one in cases), *((asleep, *one) for one in slept)):
         ran.clear()
-        _, found = _attempts(boundary, one_step, changed)
+        _, found = _attempts(boundary, first, changed)
         if isinstance(found, Exception):
             assert isinstance(found, ConfigurationError)
             with pytest.raises(ConfigurationError, match=expected):
@@ -282,6 +295,8 @@ def test_a_step_that_cannot_be_one_is_refused_when_it_is_asked_for(on_sqlite: Ma
     for boundary, attempt, told in refused:
         with pytest.raises(ConfigurationError, match=told), boundary.claim(key()) as claim:
             attempt(claim)
+    with pytest.raises(ResultNotEncodable, match=r"(?s)Step 'a': .*a retry does it again"), keyed.claim(key()) as claim:
+        claim.step("a", object)
     with keyed.claim(order := key()) as claim:
         claim.result = 1
     with pytest.raises(ConfigurationError, match="in a replay"), keyed.claim(order) as claim:
@@ -292,20 +307,23 @@ def test_a_step_that_cannot_be_one_is_refused_when_it_is_asked_for(on_sqlite: Ma
 
 @pytest.mark.slow
 def test_a_stale_attempt_gets_the_first_result_and_can_record_none(on_sqlite: Make) -> None:
+    """It begins no further one, either."""
     boundary = on_sqlite(effects="keyed", lease="250ms")
-    with stalled(boundary, order := key()) as stale:
+    order = key()
 
-        def take_over() -> None:
-            with boundary.claim(order) as claim:
-                claim.step("a", lambda: "owner")
-                claim.result = 1
+    def take_over() -> None:
+        with boundary.claim(order) as claim:
+            claim.step("a", lambda: "owner")
+            claim.result = 1
 
+    def late() -> str:
+        stall(stale)
         elsewhere(take_over)
-        assert stale.step("a", lambda: "stale") == "owner"
-        with pytest.raises(LeaseLost):
-            stale.step("b", lambda: "stale")
-    with pytest.raises(LeaseLost):
-        stale.__exit__(None, None, None)
+        return "stale"
+
+    with pytest.raises(LeaseLost), boundary.claim(order) as stale:
+        assert stale.step("a", late) == "owner"
+        stale.step("b", lambda: pytest.fail("begun"))
 
 
 def test_chance_is_the_same_on_every_attempt(on_sqlite: Make) -> None:

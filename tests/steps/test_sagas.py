@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from retrysafe import Boundary, Claim, LeaseLost, OutcomeUnknown, StoredFailure
+from retrysafe.protocol.outcomes import Answered
 from tests.steps.conftest import Make
 from tests.steps.kills import Killed, Killer, World, elsewhere, key, pairs, settle, stalled
+from tests.tables import each_row
 
 BOOKINGS = ("flight", "hotel", "car")
 ENDS = (ValueError, OutcomeUnknown, Killed, StoredFailure)
@@ -171,6 +176,84 @@ def test_a_run_that_goes_back_is_unknown_where_its_compensation_is(on_sqlite: Ma
     assert boundary.entrypoint.backend.run(_state(boundary, trip)) == "failed"
 
 
+def _refuse(claim: Claim) -> None:
+    raise ValueError("no car")
+
+
+def _refuse_by_date(claim: Claim) -> None:
+    assert claim.now()
+    _refuse(claim)
+
+
+@each_row(
+    ("early", "ended"),
+    [
+        (_refuse, "unknown"),
+        (_refuse_by_date, "unknown"),
+        (lambda claim: claim.fail(ValueError("no car")), "unknown"),
+        (lambda claim: claim._take_answer(Answered.ABORTED, None, "409"), "unknown"),
+        (lambda claim: claim._take_answer(Answered.REFUSED, None, "409"), "completed"),
+    ],
+    ids=["raises", "asks for the time", "declares it", "answers an error", "returns a refusal"],
+)
+async def test_a_run_that_fails_before_it_asks_for_its_steps_is_unknown(
+    on_sqlite: Make, early: Callable[[Claim], None], ended: str
+) -> None:
+    boundary = on_sqlite(effects="keyed", permanent=ValueError)
+    undone: list[str] = []
+
+    def books(claim: Claim) -> None:
+        for name in ("flight", "hotel"):
+            claim.step(name, str, name, undo=undone.append)
+
+    def fails() -> None:
+        with boundary.claim(trip) as claim:
+            early(claim)
+
+    async def fails_in_async_code() -> None:
+        async with boundary.claim(trip) as claim:
+            early(claim)
+
+    for is_async in (False, True):
+        trip = key()
+        with pytest.raises(Killed), boundary.claim(trip) as claim:
+            books(claim)
+            raise Killed
+        with (
+            pytest.raises(OutcomeUnknown, match="'hotel' is to be undone, and so is 'flight', and the code did not")
+            if ended == "unknown"
+            else _nothing()
+        ):
+            await fails_in_async_code() if is_async else fails()
+        assert boundary.entrypoint.backend.run(_state(boundary, trip)) == ended
+        if ended == "unknown":
+            assert boundary.resolve(trip, "released")
+            with pytest.raises(StoredFailure, match=r"no car|409"), boundary.claim(trip) as claim:
+                books(claim)
+            assert undone == ["hotel", "flight"]
+        undone.clear()
+    await boundary.aclose()
+
+
+async def test_a_retry_without_steps_that_fails_makes_no_table_of_steps(tmp_path: Path) -> None:
+    boundary = Boundary("trips", store=f"sqlite:///{tmp_path / 'store.db'}", effects="keyed", permanent=ValueError)
+    with pytest.raises(OSError, match="no paper"), boundary.claim("sync"):
+        raise OSError("no paper")
+    with pytest.raises(ValueError, match="no car"), boundary.claim("sync") as claim:
+        _refuse(claim)
+    with pytest.raises(OSError, match="no paper"):
+        async with boundary.claim("async"):
+            raise OSError("no paper")
+    with pytest.raises(ValueError, match="no car"):
+        async with boundary.claim("async") as claim:
+            _refuse(claim)
+    for name in ("sync", "async"):
+        assert boundary.entrypoint.backend.run(_state(boundary, name)) == "failed"
+    await boundary.aclose()
+    with closing(sqlite3.connect(tmp_path / "store.db")) as looking:
+        assert looking.execute("SELECT name FROM sqlite_master WHERE name LIKE '%steps%'").fetchall() == []
+
+
 def _state(boundary: Boundary, name: str) -> Any:
     from retrysafe.protocol.procedures import read
 
@@ -249,3 +332,44 @@ def test_a_stale_attempt_goes_neither_back_nor_forward(on_sqlite: Make) -> None:
         with pytest.raises(LeaseLost):
             stale.__exit__(type(error), error, None)
     assert undone == ["flight"]
+
+
+@each_row(
+    ("ends", "told", "undone"),
+    [
+        ("returns", None, True),
+        ("waits", "full", True),
+        ("raises", "the printer", True),
+        ("is interrupted", "stop", False),
+    ],
+)
+def test_a_failure_that_was_declared_goes_back_however_the_attempt_ends(
+    on_sqlite: Make, ends: str, told: str | None, undone: bool
+) -> None:
+    """One that is ended from outside frees the key: the next attempt declares it again."""
+    boundary = on_sqlite(effects="keyed")
+    order, gone = key(), []
+
+    def attempt(ends: str) -> None:
+        with boundary.claim(order) as claim:
+            claim.step("room", lambda: "room", undo=gone.append)
+            claim.fail(ValueError("full"))
+            match ends:
+                case "waits":
+                    claim.sleep("a while", "1h")
+                case "raises":
+                    raise OSError("the printer")
+                case "is interrupted":
+                    raise KeyboardInterrupt("stop")
+
+    if told is None:
+        attempt(ends)
+    else:
+        with pytest.raises((ValueError, OSError, KeyboardInterrupt), match=told):
+            attempt(ends)
+    assert gone == ["room"] * undone
+    with suppress(StoredFailure):
+        attempt("returns")
+    assert gone == ["room"]
+    with pytest.raises(StoredFailure, match="full"), boundary.claim(order):
+        pytest.fail("not run again")

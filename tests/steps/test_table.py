@@ -40,8 +40,8 @@ def test_each_write_keeps_its_condition(make: Make) -> None:
         return run(read(store, work), backend.client())
 
     def work_of(claim: object) -> Work:
-        won = claim._won  # type: ignore[attr-defined]
-        return Work(won.held.key, won.record.created, settings.clocks.memory, won.held)
+        held = claim._held  # type: ignore[attr-defined]
+        return Work(held.ownership.key, held.record.created, settings.clocks.memory, held.ownership)
 
     result = StoredResult(b"1", "text/plain", 1)
     with stalled(boundary, name := key()) as first, boundary.claim(name) as second:
@@ -74,12 +74,12 @@ def test_each_write_keeps_its_condition(make: Make) -> None:
         )
         assert run(change(store, owner, ended, StepState.STARTED), backend.client()), "again: the reply was lost"
         undone = ended._replace(state=StepState.UNDONE)
-        late = owner._replace(held=owner.held and owner.held._replace(attempt="another"))
+        late = owner._replace(ownership=owner.ownership and owner.ownership._replace(attempt="another"))
         assert not put(store.change(late, undone, StepState.DONE)), "what is undone must be the claim's"
         assert put(store.change(owner, undone, StepState.DONE))
         assert {row.at: row.state for row in rows_of(owner)}[started.at] is StepState.UNDONE
 
-        free = owner._replace(held=None)
+        free = owner._replace(ownership=None)
         assert put(store.signal(free, StepRow(At("signal x"), StepState.DONE, -1)))
         assert not put(store.signal(free, StepRow(At("signal x"), StepState.DONE, -1)))
         assert run(sweep(store, 10), backend.client()) == 0, "the work is under way"

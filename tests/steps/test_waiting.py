@@ -1,4 +1,4 @@
-"""Sleeping and signals: the attempt ends, its key is free, and whoever brings it again is told when."""
+"""Sleeping and signals: the attempt ends, its key is free, and its caller is told when to come again."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from retrysafe import Boundary, Claim, Postponed, StoredFailure, current
+from retrysafe.admin.operator import Operator
+from retrysafe.protocol.exception_groups import leaves
 from tests.messaging.inboxes import delivery
 from tests.steps.conftest import Make
 from tests.steps.kills import key
+from tests.tables import each_row
 
 
 def _work(boundary: Boundary, order: str) -> Any:
@@ -66,6 +69,27 @@ async def test_postponed_work_of_async_code_frees_its_key_whatever_its_effects_a
     await boundary.aclose()
 
 
+@each_row(
+    ("grouped", "raised"),
+    [
+        ([Postponed(retry_after=9), Postponed(retry_after=5)], Postponed),
+        ([Postponed(), BaseExceptionGroup("inner", [ValueError(), Postponed()])], ExceptionGroup),
+        ([Postponed(), KeyboardInterrupt()], BaseExceptionGroup),
+    ],
+)
+def test_a_group_of_waits_is_a_wait_and_one_with_errors_is_without_its_waits(
+    on_sqlite: Make, grouped: list[BaseException], raised: Any
+) -> None:
+    boundary = on_sqlite(effects="keyed")
+    with pytest.raises(raised) as ended, boundary.claim(key()) as claim:
+        claim.step("pack", str, 1)
+        raise BaseExceptionGroup("of tasks", grouped)
+    if raised is Postponed:
+        assert ended.value.retry_after == 5
+    else:
+        assert not any(isinstance(leaf, Postponed) for leaf in leaves(ended.value))
+
+
 def test_a_run_that_goes_back_waits_for_nothing(on_sqlite: Make) -> None:
     boundary = on_sqlite(effects="keyed", permanent=ValueError)
     undone: list[str] = []
@@ -85,7 +109,8 @@ def test_a_run_that_goes_back_waits_for_nothing(on_sqlite: Make) -> None:
     assert undone == ["book"]
 
 
-async def test_http_answers_503_and_when_to_come_again(on_sqlite: Make) -> None:
+@each_row("grouped", [False, True])
+async def test_http_answers_503_and_when_to_come_again(on_sqlite: Make, grouped: bool) -> None:
     import httpx
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
@@ -94,10 +119,15 @@ async def test_http_answers_503_and_when_to_come_again(on_sqlite: Make) -> None:
 
     from retrysafe.http.starlette import IdempotencyMiddleware
 
-    boundary = on_sqlite(effects="keyed")
+    boundary, name = on_sqlite(effects="keyed"), key()
 
     async def order(request: Any) -> Response:
-        return JSONResponse(await current().await_for("shipped", retry_after="30s"))
+        claim = current()
+        if not grouped:
+            return JSONResponse(await claim.await_for("shipped", retry_after="30s"))
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(claim.await_for("shipped", retry_after="30s"))
+        return JSONResponse(waiting.result())
 
     app = Starlette(
         routes=[Route("/orders", order, methods=["POST"])],
@@ -105,9 +135,15 @@ async def test_http_answers_503_and_when_to_come_again(on_sqlite: Make) -> None:
     )
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
-        answer = await client.post("/orders", headers={"Idempotency-Key": "k"})
+        headers = {"Idempotency-Key": name}
+        answer = await client.post("/orders", headers=headers)
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "30")
         assert answer.json()["code"] == "postponed"
+        with Operator(boundary.entrypoint.address, observers=()) as operator:
+            (shown,) = {one.operation for one in operator.page().records}
+        assert shown == "http: POST /orders"
+        assert await boundary.asignal(name, "shipped", 7, operation=shown, scope="shop")
+        assert (await client.post("/orders", headers=headers)).json() == 7
     await boundary.aclose()
 
 
@@ -126,6 +162,30 @@ def test_the_inbox_has_the_message_come_again_and_counts_no_error(on_sqlite: Mak
         assert handled.became is MessageOutcome.BUSY
         assert handled.again is not None
         assert 30 <= handled.again < 40
+
+
+async def test_a_message_is_signalled_by_its_source_and_id(on_sqlite: Make) -> None:
+    from retrysafe.messaging import Inbox, InboxMessage
+
+    got: list[object] = []
+
+    def ship(message: InboxMessage[Any]) -> None:
+        got.append(current().wait_for("shipped"))
+
+    async def aship(message: InboxMessage[Any]) -> None:
+        got.append(await current().await_for("shipped"))
+
+    inbox = Inbox(on_sqlite(effects="keyed"))
+    for handle in (inbox.handler("shipping")(ship), inbox.handler("ashipping")(aship)):
+        envelope = delivery("order 1").envelope
+        given = (envelope.source, envelope.id, "shipped")
+        assert not await handle.asignal(*given), "there is no such work yet"
+        assert (await handle.ahandle(envelope)).became == "busy"
+        signalled = await handle.asignal(*given, 5) if handle.is_async else handle.signal(*given, 5)
+        assert signalled
+        assert not await handle.asignal(*given), "the first one counts"
+        assert (await handle.ahandle(envelope)).became == "handled"
+    assert got == [5, 5]
 
 
 def test_the_command_line_exits_with_75(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

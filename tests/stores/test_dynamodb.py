@@ -111,7 +111,7 @@ def table(**changes: Any) -> dict[str, Any]:
 
 
 def found(**changes: Any) -> list[Finding]:
-    return Table("table", "dynamodb://table").examine()[0].parse(Answer(None, table(**changes)))
+    return Table("table", "Run: …").examine()[0].parse(Answer(None, table(**changes)))
 
 
 def test_a_table_as_it_should_be_is_a_fact() -> None:
@@ -138,7 +138,7 @@ def test_a_table_that_is_not_active_cannot_be_used(status: str) -> None:
 
 
 def test_backups_are_told_where_the_service_tells() -> None:
-    looking = Table("table", "dynamodb://table")
+    looking = Table("table", "Run: …")
     on = {"PointInTimeRecoveryDescription": {"PointInTimeRecoveryStatus": "ENABLED"}}
     (fact,) = looking.backup_findings(Answer(None, {"ContinuousBackupsDescription": on}))
     assert fact == Finding("fact", "point-in-time recovery", "enabled")

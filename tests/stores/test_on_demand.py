@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sqlite3
@@ -148,10 +149,10 @@ def test_migrate_makes_all_tables(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_migrate_completes_the_file_of_a_boundary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     migrated_by_hand(tmp_path / "hand.db", LATEST)
     Boundary("shop", store=f"sqlite:///{tmp_path / 'shop.db'}", observers=()).close()
-    assert main(["migrate", "--store", f"sqlite:///{tmp_path / 'shop.db'}"]) == 0
-    assert (
-        capsys.readouterr().out == "applied 0003 outbox\napplied 0004 inbox\napplied 0008 steps\napplied 0009 loads\n"
-    )
+    for expected in ([(3, "outbox"), (4, "inbox"), (8, "steps"), (9, "loads")], []):
+        assert main(["migrate", "--json", "--store", f"sqlite:///{tmp_path / 'shop.db'}"]) == 0
+        told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert told == [{"version": version, "name": name} for version, name in expected]
     assert forms(tmp_path / "shop.db") == forms(tmp_path / "hand.db")
 
 

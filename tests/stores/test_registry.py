@@ -32,7 +32,7 @@ def test_every_folder_of_a_backend_is_registered() -> None:
 def test_every_reference_leads_somewhere(spec: BackendSpec) -> None:
     functions = {*spec.schemes.values(), *spec.objects.values(), *spec.time_travel.values()}
     functions |= {reference for reference in (spec.absolute, spec.alias, *(spec.cache or ())) if reference}
-    functions |= {spec.steps} - {""}
+    functions |= {*spec.steps.values()}
     assert all(callable(spec.load(reference)) for reference in functions)
     for kind in spec.objects:
         module, _, name = kind.partition(":")
@@ -45,25 +45,25 @@ def test_every_extra_is_one_of_the_package() -> None:
 
 
 def test_a_store_is_named_in_few_files_outside_its_folder() -> None:
-    """Of MongoDB's, as it came last. Files that are named like it are its own: a harness, a page, a server."""
+    """Of Cosmos DB's, as it came last. Files that are named like it are its own: a harness, a page, a server."""
     found = {
         path.relative_to(ROOT).as_posix()
         for folder in ("src", "tests", "docs", "scripts")
         for path in (ROOT / folder).rglob("*")
-        if path.suffix in {".py", ".md"} and "mongodb" in _written(path).lower()
+        if path.suffix in {".py", ".md"} and "cosmos" in _written(path).lower()
     }
-    own = {path for path in found if "mongodb" in path}
+    own = {path for path in found if "cosmos" in path}
     assert found - own - {"tests/stores/test_registry.py"} == {
         "docs/index.md",
         "scripts/serviceparts/catalogue.py",
         "src/retrysafe/backends/registry.py",
     }
-    assert {path for path in own if not path.startswith("src/retrysafe/backends/mongodb/")} == {
-        "docs/how-to/run-on-mongodb.md",
-        "scripts/serviceparts/mongodb.py",
-        "tests/doctor/setups/mongodb.py",
-        "tests/faults/test_mongodb.py",
-        "tests/stores/harnesses/mongodb.py",
+    assert {path for path in own if not path.startswith("src/retrysafe/backends/cosmos/")} == {
+        "docs/how-to/run-on-cosmos.md",
+        "scripts/serviceparts/cosmos.py",
+        "tests/doctor/setups/cosmos.py",
+        "tests/faults/test_cosmos.py",
+        "tests/stores/harnesses/cosmos.py",
     }
 
 

@@ -60,6 +60,7 @@ def apply(ledger: Any, place: Target, first: int, upto: int, **options: Any) -> 
     return done
 
 
+@pytest.mark.fault(50)
 def test_a_span_is_written_once_and_what_overlaps_is_left_out(place: Target) -> None:
     ledger = place.ledger()
     assert apply(ledger, place, 0, 3)
@@ -73,6 +74,7 @@ def test_a_span_is_written_once_and_what_overlaps_is_left_out(place: Target) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.fault(3, 9)
 @pytest.mark.parametrize("die", ["before the commit", "after it"])
 def test_a_process_that_is_killed_leaves_both_or_neither(place: Target, die: str) -> None:
     child = subprocess.run(
@@ -116,6 +118,7 @@ def test_a_position_of_an_aborted_transaction_does_not_count(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.fault(17)
 def test_a_replaced_owner_writes_nothing(place: Target) -> None:
     old, new = place.ledger(), place.ledger()
     before = old.take("in/0")
@@ -156,6 +159,7 @@ def test_sources_do_not_know_each_other(place: Target) -> None:
         assert ledger.forget() == len(sources)
 
 
+@pytest.mark.fault(16)
 @pytest.mark.parametrize("kind", SQL)
 def test_of_those_who_write_the_same_span_at_once_one_does(kind: str, tmp_path: Path) -> None:
     if kind != "sqlite":

@@ -67,7 +67,7 @@ if KIND.startswith("celery"):
     from retrysafe.tasks import celery as room
 
     app = Celery("tests.tasks.app", broker=BROKER, backend=GATES)
-    restore = {"unacked_restore_interval": 1, "unacked_restore_throttle": 1}
+    restore = {"unacked_restore_interval": 1, "unacked_restore_throttle": 1, "unacked_mutex_expire": 1}
     app.conf.update(
         task_default_queue=QUEUE,
         task_acks_late=True,

@@ -37,7 +37,7 @@ def storm(shop: World, *, kills: int, orders: int) -> Counter[int]:
         shop.start()
     pid = shop.until(lambda: shop.entries("began"), "one begins")[-1][0]
     try:
-        os.kill(pid, signal.SIGSTOP)
+        shop.stop(pid)
         time.sleep(SILENCE)
         os.kill(pid, signal.SIGCONT)
     except ProcessLookupError:  # it was of a worker that was killed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import sqlite3
 from collections.abc import Iterator
@@ -213,3 +214,22 @@ def test_tasks_are_refused_where_they_could_be_lost() -> None:
     for payload in (b"7", b"{", b'{"args": {}}', b'{"order": 1}'):
         (said,) = publisher.publish([envelope(payload)])
         assert said.status is PublishStatus.REJECTED
+
+
+def test_once_above_the_decorator_of_a_queue_is_refused() -> None:
+    celery, dramatiq, taskiq = (pytest.importorskip(name) for name in ("celery", "dramatiq", "taskiq"))
+    from dramatiq.brokers.stub import StubBroker
+
+    boundary = Boundary(f"b{next(_numbers)}", store="memory://", observers=[])
+    middleware = importlib.import_module("retrysafe.tasks.dramatiq").OnceMiddleware()
+    decorators = {
+        "celery": celery.Celery().task,
+        "dramatiq": dramatiq.actor(broker=StubBroker(middleware=[middleware])),
+        "taskiq": taskiq.InMemoryBroker().task,
+    }
+    for name, theirs in decorators.items():
+        once = importlib.import_module(f"retrysafe.tasks.{name}").once(boundary, key="order")
+        above = theirs(failing)
+        with pytest.raises(ConfigurationError, match=r"\n    @(app|dramatiq|broker)\..*\n    @once\(…, key='order'\)"):
+            once(above)
+    boundary.close()

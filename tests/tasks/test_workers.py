@@ -36,7 +36,7 @@ def test_a_task_whose_worker_is_killed_or_stopped_is_charged_once(
         shop.begun("killed", 2)
         shop.send("stopped")
         zombie = shop.begun("stopped")
-        os.kill(zombie, signal.SIGSTOP)
+        shop.stop(zombie)
         shop.send("beside")
         shop.open("killed", "beside")
         shop.done("killed", "beside")
@@ -50,7 +50,6 @@ def test_a_task_whose_worker_is_killed_or_stopped_is_charged_once(
         }
 
 
-@pytest.mark.every_value
 @pytest.mark.parametrize("kind", FRAMEWORKS)
 def test_a_task_is_given_up_by_the_rules_of_one_table(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest

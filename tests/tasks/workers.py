@@ -90,6 +90,14 @@ class World:
         kill(worker)
         self.workers.remove(worker)
 
+    def stop(self, pid: int) -> None:
+        """SIGSTOP a process outside of its transactions on SQLite files: everybody would wait for them to end."""
+        os.kill(pid, signal.SIGSTOP)
+        while not (_is_free(self.ledger) and _is_free(self.folder / "keys.db")):
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.05)
+            os.kill(pid, signal.SIGSTOP)
+
     def open(self, *orders: str) -> None:
         """Open the gates of orders."""
         for order in orders:
@@ -167,6 +175,15 @@ def kill(worker: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(worker.pid, signal.SIGKILL)
     worker.wait()
+
+
+def _is_free(path: Path) -> bool:
+    """Tell whether a transaction can begin to write within a second."""
+    with closing(sqlite3.connect(path, timeout=1, isolation_level=None)) as asking, suppress(sqlite3.OperationalError):
+        asking.execute("BEGIN IMMEDIATE")
+        asking.execute("ROLLBACK")
+        return True
+    return False
 
 
 def _database(url: str, number: int) -> str:

@@ -194,6 +194,6 @@ def test_a_frozen_owner_has_lost_its_lease_when_another_took_over(bench: Bench) 
     bench.harness.do(lapse(bench.harness.store, [bench.boundary]))
     outcome = bench.harness.do(claim(bench.harness.store, bench.want()))
     assert isinstance(outcome, Won)
-    assert outcome.held.token > first.token
+    assert outcome.ownership.token > first.token
     assert not bench.harness.do(settle(bench.harness.store, Ownership(*first), Transition.COMPLETE, RESULT))
-    assert bench.harness.do(read(bench.harness.store, bench.key)).attempt == outcome.held.attempt
+    assert bench.harness.do(read(bench.harness.store, bench.key)).attempt == outcome.ownership.attempt

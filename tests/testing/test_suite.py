@@ -55,12 +55,12 @@ class TestAsync(StoreSuite):
 class Trusting(MemoryStore):
     """Lets anybody settle."""
 
-    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
+    def settle(self, ownership: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         def step(records: dict[bytes, Record], now: int) -> bool:
-            record = records.get(held.key)
+            record = records.get(ownership.key)
             if record is None:
                 return False
-            mine = held._replace(attempt=record.attempt, token=record.token)
+            mine = ownership._replace(attempt=record.attempt, token=record.token)
             return bool(MemoryStore.settle(self, mine, event, result).request(records, now))
 
         return Ask(step, bool)
@@ -69,13 +69,13 @@ class Trusting(MemoryStore):
 class Forgetful(MemoryStore):
     """Deletes a record that is released."""
 
-    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
-        asked = super().settle(held, event, result)
+    def settle(self, ownership: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
+        asked = super().settle(ownership, event, result)
 
         def step(records: dict[bytes, Record], now: int) -> bool:
             done: bool = asked.request(records, now)
             if done and event is Transition.RELEASE:
-                del records[held.key]
+                del records[ownership.key]
             return done
 
         return Ask(step, bool)
@@ -92,8 +92,8 @@ class Hasty(MemoryStore):
 class Lying(MemoryStore):
     """Does what it should, and says that it did not."""
 
-    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
-        return Ask(super().settle(held, event, result).request, lambda done: not done)
+    def settle(self, ownership: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
+        return Ask(super().settle(ownership, event, result).request, lambda done: not done)
 
 
 @each_row(

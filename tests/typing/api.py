@@ -56,6 +56,7 @@ from retrysafe import (
 )
 from retrysafe.admin.archive import JsonLines
 from retrysafe.admin.sweeper import Sweeper, Swept
+from retrysafe.backends.sharded import sharded
 from retrysafe.observability.otel import OpenTelemetryObserver
 from retrysafe.protocol.events import Watch
 from retrysafe.protocol.records import Reject
@@ -180,6 +181,7 @@ assert_type(Keyring.from_env().current, str)
 assert_type(content_key("alice", 17), str)
 assert_type(Keyring.from_text("a:b"), Keyring)
 Boundary("safe", store="sqlite:///shop.db", quota=Quota(rate="100/1m", outstanding=1000), encryption=keyring)
+Boundary("shards", store=sharded(east="postgresql://east", moved_from=sharded(old="postgresql://old")))
 Boundary("layers", store=layered("redis://fast", "postgresql://truth", name="shop", at_most="5m"))
 
 

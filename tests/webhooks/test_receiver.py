@@ -664,7 +664,7 @@ async def test_work_that_sleeps_lets_the_provider_come_again_when_it_is_time(
     for _ in range(2):
         answer = await receive(receiver, STRIPE.deliver(), colour)
         assert (answer.status, code(answer)) == (503, "postponed")
-        assert 7100 < int(header(answer, b"retry-after") or 0) <= 7200
+        assert 7100 < int(header(answer, b"retry-after") or 0) <= 7210  # as long as the store took is added
 
 
 @MEMORY

@@ -9,8 +9,8 @@ from retrysafe.backends import registry
 from retrysafe.backends.footprint import Footprint, Sizes
 from retrysafe.errors import ConfigurationError
 
-SWEEP_RATE = 20_000
-"""Records a second that one sweeper removes beside claims; see the page on performance."""
+SWEEP_RATE = 10_000
+"""Records a second that one sweeper removes, with its pauses, on the slowest store: MySQL, on a busy machine."""
 PARTITION_FROM = 20_000_000
 """From so many records on, rewriting partitions costs PostgreSQL less than deleting row by row and vacuuming."""
 PARTITION = 500_000
@@ -38,7 +38,8 @@ class CapacityPlan(NamedTuple):
     records: remembered keys, with those that wait for the next sweep.
     store_bytes, index_bytes: what they take.
     log_rate: bytes a second to the log.
-    requests: statements, scripts or calls a second that the application sends.
+    requests: statements, scripts or calls a second that the application sends, without those of transactions.
+    write_units: request units a second of a service that bills them, replays included.
     sweep: records a second that have to be removed.
     sweepers: how many sweepers keep up; 0 where the store forgets by itself.
     partitions: into how many to divide the table; 1: none.
@@ -50,7 +51,6 @@ class CapacityPlan(NamedTuple):
     log_rate: float
     requests: float
     write_units: float
-    read_units: float
     sweep: float
     sweepers: int
     partitions: int
@@ -70,9 +70,8 @@ def plan(kind: str, load: PlannedLoad) -> CapacityPlan:
         round(records * footprint.record),
         round(records * footprint.indexes),
         load.rate * footprint.log,
-        2 * load.rate + replays,
-        load.rate * footprint.write_units,
-        replays * footprint.read_units,
+        load.rate * footprint.requests + replays * footprint.replay_requests,
+        load.rate * footprint.write_units + replays * footprint.replay_units,
         0.0 if footprint.forgets else load.rate,
         0 if footprint.forgets else math.ceil(load.rate / SWEEP_RATE),
         _partitions(kind, records),

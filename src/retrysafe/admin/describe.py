@@ -91,7 +91,9 @@ def operation(guarded: Guarded) -> dict[str, str]:
     """The name of a guarded function's operation, its steps, and where its key and payload come from."""
     names = steps_of(guarded.function)
     return {
-        "named": "by operation=" if guarded.named else "by module and name: keys are new when either changes",
+        "named": "by operation="
+        if guarded.is_operation_given
+        else "by module and name: keys are new when either changes",
         "function": f"{guarded.function.__module__}.{getattr(guarded.function, '__qualname__', '(callable)')}",
         "key": selector_text(guarded.key_by),
         "payload": "not checked" if guarded.payload_by is None else selector_text(guarded.payload_by),
@@ -143,9 +145,10 @@ def _answer(prospect: Prospect, settings: BoundarySettings) -> str:
 def _state(settings: BoundarySettings) -> str:
     able = settings.backend.store.capabilities
     fast = (
-        "; replays of settled keys come from a fast store in front of it" if settings.backend.near is not None else ""
+        "; replays of settled keys come from a fast store in front of it" if settings.backend.cache is not None else ""
     )
-    return f"{settings.backend.address} ({able.name}; survives: {able.durability}){fast}"
+    tested = f"; tested on {able.tested_on}" if able.tested_on else ""
+    return f"{settings.backend.address} ({able.name}; survives: {able.durability}{tested}){fast}"
 
 
 def _window(settings: BoundarySettings) -> str:

@@ -20,7 +20,8 @@ from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.schema import Schema
 from retrysafe.backends.steps import runs_of
-from retrysafe.claims.codec import JSONCodec, encode_failure
+from retrysafe.claims import key_spaces
+from retrysafe.claims.codec import JSONCodec, encode_verdict
 from retrysafe.claims.encryption import Keyring
 from retrysafe.claims.notes import add_note, without_note
 from retrysafe.claims.observers import LoggingObserver, Observers
@@ -43,6 +44,7 @@ from retrysafe.protocol.records import (
     Record,
     StoredResult,
     Tally,
+    key_space,
 )
 from retrysafe.protocol.requests import Program, ask
 from retrysafe.protocol.retry_table import in_doubt
@@ -142,7 +144,7 @@ class Operator:
 
     def hash_of(self, key: Key, *, boundary: str, operation: str | None = None, scope: str = "") -> bytes:
         """The hash that a key is stored under; the operation is by default the boundary's name, as for ``claim``."""
-        return keys.lookup(self._secret, boundary, scope, operation or boundary, keys.parse(key))
+        return keys.lookup(self._secret, boundary, scope, key_space(operation or boundary), keys.parse(key))
 
     def matching(self, digits: str, wanted: Filter = ANY, *, limit: int = 10) -> list[Record]:
         """Records whose hash begins with these hex digits, as shown in the log."""
@@ -168,9 +170,9 @@ class Operator:
         """
         wanted = Filter(boundary, operation, scope)
         sample = self.sample()
-        known = {(one.boundary, one.operation, one.scope) for one in sample.records if wanted.takes(one)}
+        known = {(one.boundary, key_space(one.operation), one.scope) for one in sample.records if wanted.takes(one)}
         if boundary is not None:
-            known.add((boundary, operation or boundary, scope or ""))
+            known.add((boundary, key_space(operation or boundary), scope or ""))
         found = self._under(key, sorted(known))
         if sample.whole or look == "sample" or (found and look == "until found"):
             return found
@@ -181,7 +183,7 @@ class Operator:
         hashes: dict[tuple[str, str, str], bytes] = {}
         found = list[Record]()
         for one in self.each(wanted):
-            identity = one.boundary, one.operation, one.scope
+            identity = one.boundary, key_space(one.operation), one.scope
             if identity not in hashes:
                 if len(hashes) >= MOST_IDENTITIES:
                     hashes.clear()
@@ -307,10 +309,10 @@ class Operator:
         """Settle a key whose outcome is unknown, after you found out whether its effect happened.
 
         "completed" stores ``result`` as the answer (a `StoredResult` as it is, anything else by `JSONCodec`), "failed"
-        a failure with ``result`` as its message, and "released" lets the next attempt run. Keys of HTTP requests get a
-        response, also those that failed: `retrysafe.http.respond`. Nothing is changed if the outcome is known, or
-        another attempt has the key by now. A result for a boundary with ``encryption=`` needs its keyring: retries
-        could not read it otherwise. The record keeps who has settled it, and the reason, in the clear.
+        a failure with ``result``, else ``reason``, as its message, and "released" lets the next attempt run. Keys of
+        HTTP requests get a response, also those that failed: `retrysafe.http.respond`. Nothing is changed if the
+        outcome is known, or another attempt has the key by now. A result for a boundary with ``encryption=`` needs its
+        keyring: retries could not read it otherwise. The record keeps who has settled it, and the reason, in the clear.
 
         Raises `ConfigurationError` for a result that retries could not be given.
         """
@@ -318,10 +320,28 @@ class Operator:
         target = RULES[event].target
         assert target is not None
         bound = Bound(seen.boundary, seen.scope, seen.operation, seen.key, target)
-        stored = self._seal(bound, _answer_of(seen, outcome, result), seen.result)
+        stored = self._seal(bound, self._answer_of(seen, outcome, result, reason), seen.result)
         stored = add_note(stored, f"operator {self.actor}", reason)
         steps = procedures.settle_doubt(self._backend.store, seen.key, event, stored, attempt=seen.attempt)
         return self._change("resolved", seen, outcome, steps, {"outcome": outcome, "reason": reason})
+
+    def _answer_of(self, seen: Record, outcome: Outcome, result: Any, reason: str) -> StoredResult | None:
+        """The answer of a key as it is stored; raises `ConfigurationError` for one that retries could not be given.
+
+        A boundary of this process knows the types that its operations return.
+        """
+        if is_http(seen.operation):
+            return encode_answer(seen.operation, outcome, result)
+        refuse_response(seen.operation, result)
+        if outcome == "failed":
+            return encode_verdict("Failure", result, reason, default="declared failed by a person")
+        if outcome == "released":
+            return None
+        stored = result if isinstance(result, StoredResult) else JSONCodec().encode(result, None)
+        for one in key_spaces.living():
+            if one.name == seen.boundary and one.backend.database.is_same(self._backend.database):
+                one.refuse_result(seen.operation, stored)
+        return stored
 
     def _seal(self, bound: Bound, stored: StoredResult | None, *left: StoredResult | None) -> StoredResult | None:
         """An answer as the boundary would store it; what attempts have ``left`` shows whether it encrypts."""
@@ -351,7 +371,7 @@ class Operator:
         resolution(outcome)
         page = self.page(wanted._replace(states=UNKNOWN), cursor, limit)
         for record in page.records:
-            _answer_of(record, outcome, result)  # before any of them is changed
+            self._answer_of(record, outcome, result, reason)  # before any of them is changed
         changed = 0
         for listed in page.records:
             seen = self.show(listed.key)  # with the result of its attempt, which shows whether the boundary encrypts
@@ -366,19 +386,21 @@ class Operator:
     def expire(self, seen: Record, *, forget: bool = False, reason: str = "") -> Change:
         """End the window of a settled key now, and with ``forget`` its memory: the next use runs the work again.
 
+        The record keeps who has done so, and the reason, in the clear.
+
         The fast store of ``layered(…)`` forgets the key first. If it does not answer, nothing is changed. It forgets
-        the
-        key again afterwards, because another process may have cached the old answer during the change.
+        the key again afterwards, because another process may have cached the old answer during the change.
         """
-        near = self._backend.near
-        if near is not None:
-            near.drop(seen)
-        steps = procedures.expire_seen(self._backend.store, seen, forget=forget)
+        cache = self._backend.cache
+        if cache is not None:
+            cache.drop(seen)
+        note = add_note(None, f"operator {self.actor}", reason)
+        steps = procedures.expire_seen(self._backend.store, seen, forget=forget, note=note)
         after = EffectiveState.FORGOTTEN if forget else EffectiveState.EXPIRED
         change = self._change("expired", seen, after, steps, {"forgotten": forget, "reason": reason})
-        if near is not None and change.done:
+        if cache is not None and change.done:
             try:
-                near.drop(seen)
+                cache.drop(seen)
             except StoreUnavailable as error:
                 raise StoreUnavailable(
                     f"The key is expired, but the fast store did not answer afterwards ({error.detail}): it may give "
@@ -416,7 +438,7 @@ class Operator:
         """
         if seen.obstacle:
             raise ConfigurationError(f"Nothing was changed. {seen.obstacle}")
-        failure = encode_failure("Cancelled", reason or "cancelled by an operator", None)
+        failure = encode_verdict("Cancelled", reason, default="cancelled by an operator")
         stored = self._seal_step(seen, DECISION, failure)
         fields = {"reason": reason}
         return self._change(
@@ -502,9 +524,9 @@ class Operator:
     def _check(self) -> None:
         backend = self._backend
         if self._runner is None:
-            backend.ready()
+            backend.ready_client()
         else:
-            self._runner.run(backend.aready())
+            self._runner.run(backend.ready_aclient())
 
     # ------------------------------------------------------------ end
 
@@ -524,18 +546,6 @@ class Operator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _answer_of(seen: Record, outcome: Outcome, result: Any) -> StoredResult | None:
-    """The answer of a key as it is stored; raises `ConfigurationError` for one that retries could not be given."""
-    if is_http(seen.operation):
-        return encode_answer(seen.operation, outcome, result)
-    refuse_response(seen.operation, result)
-    if outcome == "completed":
-        return result if isinstance(result, StoredResult) else JSONCodec().encode(result, None)
-    if outcome == "failed":
-        return encode_failure("Failure", str(result or "declared failed by a person"), None)
-    return None
 
 
 def check_digits(digits: str) -> str:

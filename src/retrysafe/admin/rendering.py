@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import json
 from datetime import UTC, datetime
 from typing import Any
 
 from retrysafe.backends.commands import WHY, Commands
 from retrysafe.claims.attempt_ids import worker_of
-from retrysafe.claims.notes import note_of
+from retrysafe.claims.codec import MEDIA_TYPE as JSON
+from retrysafe.claims.notes import note_of, without_note
 from retrysafe.claims.outcome import reason_of_doubt
 from retrysafe.claims.responses import is_http
 from retrysafe.claims.sealing import MEDIA_TYPE, label_of
@@ -22,6 +24,9 @@ from retrysafe.protocol.transitions import Transition
 LONGEST_RESULT = 65_536
 """Bytes of a result that `keys show --result` prints."""
 
+LONGEST_END = 2000
+"""Characters of each output of a command that `keys show` prints."""
+
 _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "m"), (1.0, "s"))
 _WINDOWED = (EffectiveState.COMPLETED, EffectiveState.FAILED, EffectiveState.RELEASED)
 _NEXT: dict[Transition, tuple[str, tuple[tuple[str, str], ...], str]] = {
@@ -33,7 +38,7 @@ _NEXT: dict[Transition, tuple[str, tuple[tuple[str, str], ...], str]] = {
     Transition.RESOLVE_FAILED: (
         "resolve",
         (("as", "failed"), ("reason", WHY)),
-        "Its effect will never happen; retries get StoredFailure",
+        "Its effect will never happen; retries get StoredFailure, with the reason",
     ),
     Transition.RESOLVE_RELEASED: (
         "release",
@@ -56,7 +61,14 @@ _NEXT_OF_HTTP: dict[Transition, tuple[str, tuple[tuple[str, str], ...], str]] = 
     ),
 }
 """The same for keys of HTTP requests, where that differs."""
+_NEXT_OF_TEXT = (
+    "resolve",
+    (("as", "completed"), ("result", '"TEXT"')),
+    "Its effect happened; retries get this text, or the object of a whole result",
+)
+"""To complete a key of an MCP tool, or of `retrysafe run`: both make a result of any JSON."""
 _SETTLED = "It was settled as {state} by {by} at {at}{reason}. Retries get the answer that was given."
+_ENDED = "Its window was ended by {by} at {at}{reason}."
 _EXPLAINED = {
     EffectiveState.COMPLETED: "An attempt has completed, and its result is stored.",
     EffectiveState.FAILED: "An attempt has failed for good, and its failure is stored.",
@@ -123,10 +135,28 @@ def explain(record: Record) -> str:
     if note is not None:
         told = note.reason and f", because: {note.reason.rstrip('.')}"
         settled = _SETTLED if record.state is not State.RELEASED else _SETTLED.partition(" Retries")[0]
+        if state in (EffectiveState.EXPIRED, EffectiveState.FORGOTTEN) and record.expires == record.updated:
+            settled = _ENDED
         said = settled.format(state=record.state.value, by=note.by, at=instant(record.updated), reason=told)
         return said if state in _WINDOWED else f"{said} {_EXPLAINED[state]}"
     reason = reason_of_doubt(record, record.result)
     return f"{_EXPLAINED[state].format(worker=named)}{reason and f' The attempt has said: {reason}.'}"
+
+
+def has_lapsed(record: Record) -> bool:
+    """Tell whether a later request made a key unknown, by finding that its attempt had lapsed; takes a whole record.
+
+    An attempt that ends in doubt by itself stores why.
+    """
+    unanswered = record.state is State.UNKNOWN and record.result is None
+    return unanswered and record.effects == "external" and record.lease_until <= record.updated
+
+
+def _lapse(record: Record) -> str | None:
+    if not has_lapsed(record):
+        return None
+    lapsed, found = instant(record.lease_until), instant(record.updated)
+    return f"attempt {record.attempts} lapsed at {lapsed}; a later request found that at {found}, and made it unknown"
 
 
 def start_time(record: Record) -> str:
@@ -139,11 +169,34 @@ def next_steps(record: Record, commands: Commands) -> list[dict[str, str]]:
     return [
         {"command": commands.line(f"keys {verb}", [("hash", record.key.hex()), *options]), "when": when}
         for verb, options, when in (
-            _NEXT_OF_HTTP.get(event, _NEXT[event]) if is_http(record.operation) else _NEXT[event]
-            for event in possible(record)
-            if not _runs_anyway(event, record)
+            _way(event, record) for event in possible(record) if not _runs_anyway(event, record)
         )
     ]
+
+
+def _way(event: Transition, record: Record) -> tuple[str, tuple[tuple[str, str], ...], str]:
+    if is_http(record.operation):
+        return _NEXT_OF_HTTP.get(event, _NEXT[event])
+    takes_text = record.operation.startswith("mcp ") or _is_command(record)
+    return _NEXT_OF_TEXT if takes_text and event is Transition.RESOLVE_COMPLETED else _NEXT[event]
+
+
+def _is_command(record: Record) -> bool:
+    """Tell whether `retrysafe run` claimed the key."""
+    return record.boundary == record.operation == "run"
+
+
+def end_of_command(record: Record) -> dict[str, Any]:
+    """The exit code that `retrysafe run` has stored for a command, with the ends of its outputs if it failed."""
+    stored = without_note(record.result) if _is_command(record) else None
+    if stored is None or stored.body is None or stored.media_type != JSON:
+        return {}
+    end = json.loads(stored.body)
+    types = {name: type(part) for name, part in end.items()} if isinstance(end, dict) else {}
+    if types != {"code": int, "stdout": str, "stderr": str}:  # settled to something else
+        return {}
+    outputs = {name: end[name][-LONGEST_END:] for name in ("stdout", "stderr")} if end["code"] else {}
+    return {"exit_code": end["code"], **outputs}
 
 
 def _runs_anyway(event: Transition, record: Record) -> bool:
@@ -181,6 +234,7 @@ def details(record: Record) -> dict[str, Any]:
         **summary(record),
         "state": record.state.value,
         "why": explain(record),
+        "lapse": _lapse(record),
         "settled_by": None if note is None else note.by,
         "settled_because": None if note is None else note.reason,
         "host": None if worker is None else worker.host,

@@ -105,8 +105,8 @@ def _place(row: StepRow) -> int:
 def work_of(record: Record, token: int | None = None) -> Work:
     """The work of a record; with ``token``, as its attempt with that token has it."""
     clocks = clocks_of(record)
-    held = None if token is None else Ownership(record.key, record.attempt, token, clocks, transactional=False)
-    return Work(record.key, record.created, clocks.memory, held)
+    ownership = None if token is None else Ownership(record.key, record.attempt, token, clocks, transactional=False)
+    return Work(record.key, record.created, clocks.memory, ownership)
 
 
 # ---------------------------------------------------------------- looking

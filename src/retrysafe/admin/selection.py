@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from retrysafe.admin.operator import check_digits
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import durations
-from retrysafe.protocol.records import EffectiveState, Filter, Micros
+from retrysafe.protocol.records import ROUTED, EffectiveState, Filter, Micros
 
 STATES = tuple(one.value for one in EffectiveState if one is not EffectiveState.ABSENT)
+_ROUTE = re.compile("[A-Z]+ /")
 _TEXTS = ("boundary", "operation", "scope")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -21,9 +23,11 @@ Fields = Mapping[str, Sequence[str]]
 def parse(fields: Fields) -> Filter:
     """The selection that these fields describe; raise `ConfigurationError` for a value that is not one.
 
-    ``older-than`` may be a number of seconds.
+    ``older-than`` may be a number of seconds, ``operation`` a method and route alone.
     """
     given = {name: values[-1] for name, values in fields.items() if values and values[-1]}
+    if "operation" in given:
+        given["operation"] = read_operation(given["operation"])
     older = given.get("older-than")
     return Filter(
         **{name: given.get(name) for name in _TEXTS},
@@ -33,6 +37,11 @@ def parse(fields: Fields) -> Filter:
         until=_instant(given, "until"),
         older_than=None if older is None else durations.micros(_number(older), "--older-than"),
     )
+
+
+def read_operation(text: str) -> str:
+    """The operation that a text names: a method and route alone stand for that of its requests."""
+    return ROUTED + text if _ROUTE.match(text) else text
 
 
 def fields_of(wanted: Filter) -> Iterator[tuple[str, str]]:

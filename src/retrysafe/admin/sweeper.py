@@ -27,10 +27,10 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.client import AsyncClient, Client
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.events import Observer
+from retrysafe.protocol.partition_rewriting import Obstacle, rotate, worth_rotating
 from retrysafe.protocol.procedures import forgotten, remove, sweep
-from retrysafe.protocol.records import Duration, Record
-from retrysafe.protocol.requests import Program
-from retrysafe.protocol.rotating import rotate, worth_rotating
+from retrysafe.protocol.records import Duration, Partition, Record
+from retrysafe.protocol.requests import Program, ask
 from retrysafe.protocol.schedules import Sweeps
 from retrysafe.protocol.store import RotatingStore
 from retrysafe.stop_signal import Stops, StopSignal
@@ -44,7 +44,8 @@ _IN_MEMORY = 32 << 20
 
 class Swept(NamedTuple):
     """The result of one run. ``skipped``: partitions that stayed locked by others; ``repaired``: records that had lost
-    their expiry, on a store that has one, and got it back.
+    their expiry, on a store that has one, and got it back; ``too_large``: partitions that could not be copied in time,
+    and were swept row by row.
     """
 
     removed: int
@@ -52,6 +53,7 @@ class Swept(NamedTuple):
     seconds: float
     skipped: tuple[str, ...] = ()
     repaired: int = 0
+    too_large: tuple[str, ...] = ()
 
 
 class Sweeper:
@@ -71,7 +73,8 @@ class Sweeper:
             code, it may
             be a coroutine function). If it raises, the records stay. It may get a record twice, with the same key and
             version.
-        rotate: rewrite whole partitions (PostgreSQL, ``retrysafe migrate --partitions``) instead of deleting rows.
+        rotate: rewrite whole partitions (PostgreSQL, ``retrysafe migrate --partitions``) instead of deleting rows. One
+            that cannot be copied in time is swept row by row, after the others.
         observers: receive "swept", "runs_stranded" and "sweep_failed"; by default a `LoggingObserver`.
     """
 
@@ -139,7 +142,7 @@ class Sweeper:
     def run_once(self, limit: int | None = None) -> Swept:
         """Sweep until nothing is left, ``limit`` records are gone or `stop` is called; raise if the store fails."""
         _check_limit(limit)
-        client = self._backend.another()
+        client = self._backend.new_client()
         try:
             with self._stops.run() as stop:
                 return self._run(client, stop, limit)
@@ -149,7 +152,7 @@ class Sweeper:
     async def arun_once(self, limit: int | None = None) -> Swept:
         """`run_once` for async code."""
         _check_limit(limit)
-        client = self._backend.aanother()
+        client = self._backend.new_aclient()
         try:
             with self._stops.run() as stop:
                 return await self._arun(client, stop, limit)
@@ -162,12 +165,12 @@ class Sweeper:
         It heeds no signals, as the commands do: a program may let SIGTERM call `stop`.
         """
         with self._stops.run() as stop:
-            self._background(self._backend.another(), stop, 0.0)
+            self._background(self._backend.new_client(), stop, 0.0)
 
     async def arun_forever(self) -> None:
         """`run_forever` for async code."""
         with self._stops.run() as stop:
-            await self._abackground(self._backend.aanother(), stop)
+            await self._abackground(self._backend.new_aclient(), stop)
 
     def stop(self) -> None:
         """Stop after the current batch; signal handlers may call it.
@@ -221,7 +224,7 @@ class Sweeper:
         return (yield from sweep_steps(self._backend, self._schedule.batch)) if self._side == "records" else 0
 
     def _find_stranded(self) -> Program[FoundRuns]:
-        """Look for runs that are stranded, if anybody is told."""
+        """Look for stranded runs, if an observer is told of them."""
         told = self._side == "records" and self._observers.is_enabled("runs_stranded")
         return (yield from find_stranded(self._backend)) if told else NONE
 
@@ -276,12 +279,20 @@ class Sweeper:
                     return
                 began = time.monotonic()
                 with _spool() as spool, client.transaction() as opened:
-                    gone = run(rotate(store, partition, spool), opened.execute)
-                if gone is not None:
+                    outcome = run(rotate(store, partition, spool), opened.execute)
+                if outcome is not Obstacle.IN_USE:
                     waiting.remove(partition)
-                    count.removed += gone
-                stop.wait(self._rest_of_rotation(gone, began, number))
+                    count.note(partition, outcome)
+                stop.wait(self._rest_of_rotation(outcome, began, number))
         count.skipped = tuple(partition.name for partition in waiting)
+        for partition in count.too_large:
+            while not stop.rung:
+                began = time.monotonic()
+                gone = run(ask(store.sweep_partition(partition, count.size)), client)
+                count.removed += gone
+                if gone < count.size:
+                    break
+                stop.wait(self._rest_after(began))
 
     async def _arotate_all(self, client: AsyncClient, stop: StopSignal, count: _Count) -> None:
         store = cast("RotatingStore", self._store)
@@ -293,15 +304,23 @@ class Sweeper:
                 began = time.monotonic()
                 with _spool() as spool:
                     async with client.transaction() as opened:
-                        gone = await arun(rotate(store, partition, spool), opened.execute)
-                if gone is not None:
+                        outcome = await arun(rotate(store, partition, spool), opened.execute)
+                if outcome is not Obstacle.IN_USE:
                     waiting.remove(partition)
-                    count.removed += gone
-                await stop.await_for(self._rest_of_rotation(gone, began, number))
+                    count.note(partition, outcome)
+                await stop.await_for(self._rest_of_rotation(outcome, began, number))
         count.skipped = tuple(partition.name for partition in waiting)
+        for partition in count.too_large:
+            while not stop.rung:
+                began = time.monotonic()
+                gone = await arun(ask(store.sweep_partition(partition, count.size)), client)
+                count.removed += gone
+                if gone < count.size:
+                    break
+                await stop.await_for(self._rest_after(began))
 
-    def _rest_of_rotation(self, gone: int | None, began: float, number: int) -> float:
-        if gone is None:
+    def _rest_of_rotation(self, outcome: int | Obstacle, began: float, number: int) -> float:
+        if outcome is Obstacle.IN_USE:
             return self._schedule._replace(failures=number).after_failure(random.random())[1]
         return self._rest_after(began)
 
@@ -318,7 +337,7 @@ class Sweeper:
 
     async def __aenter__(self) -> Sweeper:
         stop = self._stops.begin(asyncio.get_running_loop())
-        self._task = asyncio.create_task(self._abackground(self._backend.aanother(), stop), name="retrysafe-sweeper")
+        self._task = asyncio.create_task(self._abackground(self._backend.new_aclient(), stop), name="retrysafe-sweeper")
         self._task.add_done_callback(lambda _: self._stops.end(stop))
         return self
 
@@ -329,7 +348,7 @@ class Sweeper:
 
     def _start(self, first: float = 0.0) -> None:
         self._stop_signal, self._pid = self._stops.begin(), runtime.pid
-        arguments = (self._backend.another(), self._stop_signal, first)
+        arguments = (self._backend.new_client(), self._stop_signal, first)
         self._thread = threading.Thread(target=self._background, args=arguments, name="retrysafe-sweeper", daemon=True)
         _running.add(self)
         self._thread.start()
@@ -402,12 +421,20 @@ class _Count:
         self.archived = 0
         self.repaired = 0
         self.skipped: tuple[str, ...] = ()
+        self.too_large: list[Partition] = []
 
     def add(self, removed: int, repaired: int) -> int:
         """Count a batch, and return its size."""
         self.removed += removed
         self.repaired += repaired
         return removed + repaired
+
+    def note(self, partition: Partition, outcome: int | Obstacle) -> None:
+        """Count a partition that was rewritten, or could not be copied in time."""
+        if isinstance(outcome, int):
+            self.removed += outcome
+        else:
+            self.too_large.append(partition)
 
     def took(self, seen: int) -> None:
         """Count a batch. One that is not full is the last; with batches bounded by bytes, only an empty one is."""
@@ -418,7 +445,9 @@ class _Count:
             self.size = min(self.size, max(self._left, 0))
 
     def total(self) -> Swept:
-        return Swept(self.removed, self.archived, time.monotonic() - self._began, self.skipped, self.repaired)
+        too_large = tuple(partition.name for partition in self.too_large)
+        seconds = time.monotonic() - self._began
+        return Swept(self.removed, self.archived, seconds, self.skipped, self.repaired, too_large)
 
 
 def _spool() -> BinaryIO:

@@ -3,7 +3,8 @@
 A framework's id of a call cannot be it, since a retry has another one; nor can the arguments alone, since two wanted
 equal calls would be one. The number is the lowest under which no such call of this attempt of the run has been
 delivered or is under way: an attempt that starts again meets the calls of the one before in their order. A call that
-failed or is in doubt gives its number back, so that the model's own retry meets it again.
+failed or is in doubt gives its number back, so that the model's own retry meets it again; and so does one that the
+framework no longer waits for, as a thread that goes on after a time-out.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from itertools import count
 from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 
 from retrysafe.agents.texts import NotApproved, tell
@@ -37,20 +39,22 @@ class Attempt:
 
     def __init__(self, *scope: str) -> None:
         self.scope = scope
-        self._taken: dict[str, set[int]] = defaultdict(set)
+        self._taken: dict[str, dict[int, Callable[[], bool]]] = defaultdict(dict)
         self._lock = new_lock()
 
     @contextmanager
-    def numbered(self, same: str) -> Iterator[str]:
-        """The key of a call that is the ``same`` as others; its number is given back if it fails."""
+    def numbered(self, same: str, is_given_up: Callable[[], bool]) -> Iterator[str]:
+        """The key of a call that is the ``same`` as others; its number is given back if it fails or is given up."""
         with self._lock:
             taken = self._taken[same]
-            number = next(number for number in range(len(taken) + 1) if number not in taken)
-            taken.add(number)
+            number = next(number for number in count() if number not in taken or taken[number]())
+            taken[number] = is_given_up
         try:
             yield content_key(*self.scope, same, number)
         except BaseException:
-            taken.discard(number)
+            with self._lock:
+                if taken.get(number) is is_given_up:
+                    del taken[number]
             raise
 
 
@@ -65,6 +69,7 @@ class _Told(Exception):
 
 
 _APPROVAL = "approval"
+_TOLD_APART_BY = "run (in LangGraph: thread and checkpoint), tool, arguments, and number among equal calls"
 _attempt: ContextVar[Attempt | None] = ContextVar("retrysafe_attempt", default=None)
 _call: ContextVar[_Call] = ContextVar("retrysafe_tool_call")
 
@@ -125,21 +130,23 @@ class ToolGuard:
         @contextmanager
         def calling(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[None]:
             bound = arguments.bind(args, kwargs)
-            seen = {each: bound[each] for each in visible()}
+            given = dict(zip(arguments.names, bound, strict=True))
+            seen = {each: given[each] for each in visible()}
             digest = content_key(name, seen)
             try:
                 if select is not None:
                     with _during(_Call(select(bound), seen, digest)):
                         yield
                 else:
-                    with self._attempt().numbered(digest) as key, _during(_Call(key, seen, digest)):
+                    with self._attempt().numbered(digest, self._waiting()) as key, _during(_Call(key, seen, digest)):
                         yield
             except UNUSABLE:
                 raise
             except (RetrysafeError, Postponed) as error:
                 raise _Told(tell(error)) from error
 
-        claimed = self._boundary.once(key=_key, payload=_payload, operation=operation)
+        taken = _Taken("key", _TOLD_APART_BY if key is None else key), _Taken("arguments", "arguments")
+        claimed = self._boundary.once(key=taken[0], payload=taken[1], operation=operation)
         return _around(claimed(_around(function, self._asking)), calling)
 
     def _attempt(self) -> Attempt:
@@ -150,6 +157,10 @@ class ToolGuard:
                 "'with tools.run(id of the user's message):', or give once() the key= that names the intent."
             )
         return attempt
+
+    def _waiting(self) -> Callable[[], bool]:
+        """A function that tells, at any time, whether the framework has stopped waiting for the call that begins."""
+        return _never
 
     def _hides(self, hint: Any) -> bool:
         """Tell whether arguments of this type come from the framework, not from the model."""
@@ -196,12 +207,19 @@ class ToolGuard:
         return self._boundary.claim(approval, operation=_APPROVAL, payload=current().key_for(_APPROVAL))
 
 
-def _key() -> Key:
-    return _call.get().key
+def _never() -> bool:
+    return False
 
 
-def _payload() -> Mapping[str, Any]:
-    return _call.get().arguments
+class _Taken:
+    """Takes a part of the call that runs; `retrysafe describe` prints its name, which says how the part is made."""
+
+    def __init__(self, part: str, made_of: Selector) -> None:
+        self._part = part
+        self.__qualname__ = made_of if isinstance(made_of, str) else getattr(made_of, "__qualname__", "key=")
+
+    def __call__(self) -> Any:
+        return getattr(_call.get(), self._part)
 
 
 @contextmanager

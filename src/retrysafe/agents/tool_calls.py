@@ -7,6 +7,7 @@ argument that names the intent.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -14,14 +15,16 @@ from retrysafe.agents.texts import REFUSED_CODES, refuses_arguments, tell
 from retrysafe.boundary import Boundary, require_boundary
 from retrysafe.cancellation import run_to_completion
 from retrysafe.claims.claim import Claim
+from retrysafe.claims.codec import JSONCodec
 from retrysafe.claims.decorator import fingerprint_of
 from retrysafe.claims.key_spaces import Origin
 from retrysafe.claims.observers import logger
-from retrysafe.entrypoint import CODEC, UNUSABLE
+from retrysafe.entrypoint import UNUSABLE
 from retrysafe.errors import ConfigurationError, InvalidKey, Postponed, RetrysafeError
 from retrysafe.http import principals
 from retrysafe.protocol import keys
 from retrysafe.protocol.outcomes import Answered
+from retrysafe.protocol.records import StoredResult
 
 Result = dict[str, Any]
 """The result of a tool call, as it is on the wire."""
@@ -31,6 +34,29 @@ META = f"{PREFIX}idempotencyKey"
 _REFUSED = Answered.ELSEWHERE
 """For a tool that was not run: the model corrects the arguments, and means the same intent."""
 _NAMES = ("idempotencyKey", "idempotency_key")
+
+
+class _ResultCodec(JSONCodec):
+    """Results of tool calls; of any other JSON that a person gives for one it makes a result."""
+
+    def decode_given(self, stored: StoredResult, annotation: Any) -> Any:
+        given = json.loads(json.dumps(self.decode(stored, annotation), default=str))
+        if _is_result(given):
+            return {"resultType": "complete", **given}
+        text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+        content = [] if given is None else [{"type": "text", "text": text}]
+        structured = given if isinstance(given, dict) else {"result": given}
+        return {"resultType": "complete", "content": content, "structuredContent": structured}
+
+
+def _is_result(given: Any) -> bool:
+    if not isinstance(given, dict) or not isinstance(given.get("_meta", {}), dict):
+        return False
+    parts = given.get("content")
+    return isinstance(parts, list) and all(isinstance(one, dict) and "type" in one for one in parts)
+
+
+_CODEC = _ResultCodec()
 
 
 class ProtocolError(Exception):
@@ -63,7 +89,7 @@ class ToolCalls:
         self._entry = require_boundary(boundary).entrypoint
         for tool, argument in self.tools.items():
             source = "_meta" if argument is None else f"_meta, or the argument {argument}"
-            self._entry.take_operation(f"mcp {tool}", owner, origin=origin, key=source)
+            self._entry.take_operation(f"mcp {tool}", owner, origin=origin, key=source, codec=_CODEC)
 
     async def run(
         self,
@@ -89,7 +115,7 @@ class ToolCalls:
                 printed = printed.with_text(named, keys.parse(key))  # 42 and "42" are one key
 
             def make() -> Claim:
-                return self._entry.open(key, operation=f"mcp {tool}", fingerprint=printed, scope=scope, codec=CODEC)
+                return self._entry.open(key, operation=f"mcp {tool}", fingerprint=printed, scope=scope, codec=_CODEC)
 
             async def work(claim: Claim) -> None:
                 nonlocal refusal, cancelled

@@ -65,7 +65,7 @@ class Backend:
     def __init__(self, store: OperableStore, access: StoreAccess) -> None:
         self.store = store
         self.access = access
-        self.near: ReadThroughCache | None = None
+        self.cache: ReadThroughCache | None = None
         """A cache of settled records in front of the store."""
         self.kind = store.capabilities.name
         self.address = access.address
@@ -101,6 +101,13 @@ class Backend:
         self.boundaries: set[str] = set()
         """The names of the boundaries that were built on it."""
 
+    is_sharded = False
+    """True if the store of a transaction depends on the key of its claim."""
+
+    def of(self, key: bytes) -> Backend:
+        """The backend of a claim with a transaction. Raises `ConfigurationError` for a key that moves."""
+        return self
+
     @property
     def commands(self) -> Commands:
         return naming(self.address) if self.access.alias is None else of_alias(self.access.alias)
@@ -115,50 +122,50 @@ class Backend:
 
     # ------------------------------------------------------------ clients
 
-    def ready(self) -> Client:
+    def ready_client(self) -> Client:
         """The sync client of this process, to a store that has been found fit for use; see `check`."""
         if self._checked != runtime.pid:
             self.check(self.client())
         return self.client()
 
-    async def aready(self) -> AsyncClient:
+    async def ready_aclient(self) -> AsyncClient:
         if self._checked != runtime.pid:
             await self.acheck(self.aclient())
         return self.aclient()
 
-    async def ready_in_loop(self) -> None:
-        """Find the store fit for use from an event loop, also where it serves sync code only; see `ready`."""
+    async def check_in_loop(self) -> None:
+        """Find the store fit for use from an event loop, also where it serves sync code only; see `ready_client`."""
         if self.serves_async:
-            await self.aready()
+            await self.ready_aclient()
         else:
-            await lazy.asyncio.to_thread(self.ready)
+            await lazy.asyncio.to_thread(self.ready_client)
 
     def run(self, program: Program[R]) -> R:
-        """Drive a program, outside a transaction, on a store that has been found fit for use; see `ready`."""
-        return run(program, self.ready())
+        """Drive a program, outside a transaction, on a store that has been found fit for use; see `ready_client`."""
+        return run(program, self.ready_client())
 
     async def arun(self, program: Program[R]) -> R:
-        return await arun(program, await self.aready())
+        return await arun(program, await self.ready_aclient())
 
     def _open(self) -> Client:  # the crash kit wraps these two, and neither heartbeats nor what works beside
-        return self.another()
+        return self.new_client()
 
     def _aopen(self) -> AsyncClient:
-        return self.aanother()
+        return self.new_aclient()
 
-    def another(self) -> Client:
+    def new_client(self) -> Client:
         """A new client: its connections are its own where the store is given as a URL."""
         return self._make(self.access.sync)
 
-    def aanother(self) -> AsyncClient:
+    def new_aclient(self) -> AsyncClient:
         return self._amake(self.access.asynchronous)
 
-    def pulse(self) -> Client:
+    def heartbeat_client(self) -> Client:
         """A new client for the heartbeat: its connections are its own where the store is given as a URL."""
-        return self._make(self.access.pulse or self.access.sync)
+        return self._make(self.access.heartbeat or self.access.sync)
 
-    def apulse(self) -> AsyncClient:
-        return self._amake(self.access.apulse or self.access.asynchronous)
+    def heartbeat_aclient(self) -> AsyncClient:
+        return self._amake(self.access.aheartbeat or self.access.asynchronous)
 
     def _make(self, make: Callable[[], Client] | None) -> Client:
         if make is None:
@@ -244,7 +251,7 @@ class Backend:
             if of_loops is not None:
                 of_loops.abandon_closed()
         listener = None if self._listener is None else self._listener.pop()
-        for closing in (listener, *(self.companions.pop() or {}).values(), self.client.pop(), self.near):
+        for closing in (listener, *(self.companions.pop() or {}).values(), self.client.pop(), self.cache):
             if closing is not None:
                 closing.close()
 
@@ -257,7 +264,7 @@ class Backend:
 
     async def _aclose(self) -> None:
         listener = None if self._alistener is None else self._alistener.pop()
-        for closing in (listener, *(self.acompanions.pop() or {}).values(), self.aclient.pop(), self.near):
+        for closing in (listener, *(self.acompanions.pop() or {}).values(), self.aclient.pop(), self.cache):
             if closing is not None:
                 await closing.aclose()
         self.close()

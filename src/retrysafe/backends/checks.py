@@ -48,6 +48,7 @@ def gather(backend: Backend, examination: Examination, leases: list[float]) -> P
     """The facts of a store. ``leases`` are those of the boundaries that use it, in seconds."""
     shown = backend.commands
     facts: dict[str, Any] = {"program": shown.program, "store": shown.store, "leases": leases, "skew": 0.0}
+    facts["never_run"] = backend.store.capabilities.never_run
     schema = facts["schema"] = yield from backend.tables.schema()
     facts["findings"] = yield from examine(backend.store)
     if examination.clock is not None:
@@ -76,6 +77,14 @@ def _find_skew(facts: Facts) -> str | None:
         return None
     way = "ahead of" if skew > 0 else "behind"
     return f"The store's clock is at least {abs(skew):.1f} s {way} this machine's."
+
+
+def _tell_untested(facts: Facts) -> str | None:
+    return (
+        "retrysafe's statements for it were parsed, and no server has performed them."
+        if facts.get("never_run")
+        else None
+    )
 
 
 def _in_doubt(facts: Facts) -> str | None:
@@ -114,6 +123,14 @@ CHECKS = (
         "store's clock alone.",
         "explanation/three-clocks.md",
         _find_skew,
+    ),
+    Check(
+        "store-never-run",
+        "Have retrysafe's tests run on this kind of store, or on a stand-in for it?",
+        Severity.WARNING,
+        "{program} conformance store URL  on an empty database of the same server, and tell us what it prints",
+        "explanation/which-store.md",
+        _tell_untested,
     ),
     Check(
         "store-unknown",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from retrysafe.protocol.client import AsyncClient, AsyncExecutor, Client, Executor
 
 
-WITH_SCHEMA = frozenset({"sqlite", "postgresql", "mysql"})
+WITH_SCHEMA = frozenset({"sqlite", "postgresql", "mysql", "mssql"})
 """Kinds of stores that have tables of a version, which `migrate` brings up to date."""
 
 
@@ -160,7 +160,7 @@ class StoreDatabase:
 
     def _can_tell(self, other: StoreDatabase) -> bool:
         """Tell whether the database can be asked: a file is identified by its path, and has nothing more to say."""
-        return self._backend.kind in ("postgresql", "mysql") and (
+        return self._backend.kind in ("postgresql", "mysql", "mssql") and (
             (self._sync and other._sync) or (self._async and other._async)
         )
 

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from retrysafe.backends.commands import naming
 from retrysafe.backends.service_clock import Clock, Sightings
 from retrysafe.protocol.records import (
+    HTTP,
     ClaimRequest,
     Clocks,
     EffectiveState,
@@ -25,7 +27,7 @@ from retrysafe.protocol.records import (
     StoredResult,
     Tally,
 )
-from retrysafe.protocol.requests import Ask
+from retrysafe.protocol.requests import Ask, Program
 from retrysafe.protocol.standing import STANDING
 from retrysafe.protocol.store import Capabilities, Removal
 from retrysafe.protocol.transitions import RULES, Transition, count_started, first_claim, merge_fingerprint, state_of
@@ -36,6 +38,10 @@ KEY = "key_hash"
 FIELDS = tuple(name for name in Record._fields if name not in ("key", "result", "now"))
 """Every document has these; one with a result has its fields, too."""
 RESULT = ("result", "media_type", "codec_version")
+EVERY_ROUTE = ("operation", HTTP)
+"""A filter that also selects operations which tell a route."""
+COUNTING = "counting"
+"""The state of documents with counted keys; no record has it."""
 
 
 # ---------------------------------------------------------------- writes
@@ -124,9 +130,10 @@ class DocumentStore:
 
     capabilities: Capabilities
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, address: str) -> None:
         self.clock = clock
         self._sightings = Sightings()
+        self._migrate = f"Run:  {naming(address).line('migrate')}"
 
     def render(self, write: Write) -> Any:
         """The request that performs a write."""
@@ -152,6 +159,10 @@ class DocumentStore:
         """The documents of a scan."""
         raise NotImplementedError
 
+    def apart(self, request: Any) -> Any:
+        """The request outside of the transaction that it would be a part of."""
+        return request
+
     def fill_in(self, write: Write) -> Write:
         """The write with its instants filled in; a service that computes with its own clock gets them as they are."""
         return write.at(self.clock())
@@ -162,9 +173,10 @@ class DocumentStore:
 
     # ------------------------------------------------------------ claims
 
-    def admit(self, request: ClaimRequest) -> list[Ask[QuotaRefusal | None]]:
-        """Nothing: documents of a scope cannot be counted without reading them all."""
-        return []
+    def admit(self, request: ClaimRequest) -> Program[QuotaRefusal | None]:
+        """Nothing: documents of a scope cannot be counted without reading them all; see `counted_keys`."""
+        yield from ()
+        return None
 
     def claim(self, request: ClaimRequest) -> Ask[Record | QuotaRefusal | None]:
         write = self._put(request, None)
@@ -178,14 +190,14 @@ class DocumentStore:
         write = self._put(request, seen)
         return Ask(self.render(write), lambda answer: self._own(answer, write) if self.is_done(answer) else None)
 
-    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
-        return self._settle(held.key, owner_of(held), event, result, held.clocks, None)
+    def settle(self, ownership: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
+        return self._settle(ownership.key, owner_of(ownership), event, result, ownership.clocks, None)
 
     def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[bool]:
         return self._settle(seen.key, version_of(seen), event, result, clocks, self._now_for(seen))
 
-    def renew(self, held: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
-        return [self._renew(one) for one in held]
+    def renew(self, ownerships: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
+        return [self._renew(one) for one in ownerships]
 
     def read(self, key: bytes) -> Ask[Record | None]:
         return Ask(self.find(key), lambda answer: self._record(self.document(answer)))
@@ -229,10 +241,10 @@ class DocumentStore:
         write = Write(key, required, sources, sets, removes, raises=True, settled=settled, judged_at=judged_at)
         return Ask(self.render(self.fill_in(write)), self.is_done)
 
-    def _renew(self, held: Ownership) -> Ask[set[bytes]]:
-        sets = {"lease_until": self._lease(held.clocks), **_times(held.clocks)}
-        write = Write(held.key, owner_of(held), RULES[Transition.RENEW].sources, sets, raises=True)
-        return Ask(self.render(self.fill_in(write)), lambda answer: {held.key} if self.is_done(answer) else set())
+    def _renew(self, ownership: Ownership) -> Ask[set[bytes]]:
+        sets = {"lease_until": self._lease(ownership.clocks), **_times(ownership.clocks)}
+        write = Write(ownership.key, owner_of(ownership), RULES[Transition.RENEW].sources, sets, raises=True)
+        return Ask(self.render(self.fill_in(write)), lambda answer: {ownership.key} if self.is_done(answer) else set())
 
     # ------------------------------------------------------------ the clock
 
@@ -260,6 +272,9 @@ class DocumentStore:
 
     # ------------------------------------------------------------ for operators
 
+    def _records(self, documents: Iterable[Document]) -> Iterable[Record]:
+        return (record_of(document, self.clock()) for document in documents if document["state"] != COUNTING)
+
     def sweep(self, limit: int) -> Iterable[Ask[int] | Ask[Removal]]:
         """Do by hand what the time to live does: for a table without one, and documents that have lost theirs.
 
@@ -271,7 +286,7 @@ class DocumentStore:
         def look(answer: Any) -> int:
             nonlocal start
             documents, start = self.page(answer)
-            records.extend(record_of(document, self.clock()) for document in documents)
+            records.extend(self._records(documents))
             return 0
 
         def count(answer: Any, *, forgotten: bool) -> Removal:
@@ -308,13 +323,12 @@ class DocumentStore:
 
     def scan(self, wanted: Filter, cursor: str | None, limit: int) -> Ask[Page]:
         named = {name: getattr(wanted, name) for name in ("boundary", "operation", "scope")}
-        equal = {name: value for name, value in named.items() if value is not None}
+        equal = {name: value for name, value in named.items() if value is not None and (name, value) != EVERY_ROUTE}
         start = None if cursor is None else bytes.fromhex(cursor)
 
         def parse(answer: Any) -> Page:
             documents, last = self.page(answer)
-            every = (record_of(document, self.clock()) for document in documents)
-            records = [record for record in every if wanted.takes(record)]
+            records = [record for record in self._records(documents) if wanted.takes(record)]
             if len(records) > limit:
                 return Page(records[:limit], records[limit - 1].key.hex())
             return Page(records, None if last is None else last.hex())
@@ -326,12 +340,16 @@ class DocumentStore:
         return []
 
 
-def owner_of(held: Ownership) -> dict[str, Any]:
-    return {"attempt": held.attempt, "token": held.token}
+def owner_of(ownership: Ownership) -> dict[str, Any]:
+    return {"attempt": ownership.attempt, "token": ownership.token}
 
 
 def version_of(seen: Record) -> dict[str, Any]:
     return {"attempt": seen.attempt, "version": seen.version}
+
+
+def version_in(document: Document) -> dict[str, Any]:
+    return {name: document[name] for name in ("attempt", "version")}
 
 
 def record_of(document: Document, now: Micros) -> Record:

@@ -20,14 +20,14 @@ PATIENCE = 2.0
 """Seconds for which a request is put again that the store refuses for the moment, having done nothing."""
 
 
-class _Refusals:
+class _Retries:
     """Schedules the next try of a request that was refused for the moment; every request has the same patience."""
 
     def __init__(self, backoff: Backoff, patience: float) -> None:
         self._backoff = backoff
         self._patience = patience
         self._request: object = None
-        self._retries = RetrySchedule(backoff, 0)
+        self._schedule = RetrySchedule(backoff, 0)
 
     def pause(self, request: object, error: Exception) -> float | None:
         """Seconds until it is put again; None: not at all."""
@@ -35,9 +35,9 @@ class _Refusals:
             return None
         now = time.monotonic()
         if self._request is not request:
-            self._request, self._retries = request, RetrySchedule(self._backoff, now + self._patience)
-        retries, self._retries = self._retries, self._retries.after_try()
-        return retries.next_pause(now, lazy.random.random())
+            self._request, self._schedule = request, RetrySchedule(self._backoff, now + self._patience)
+        schedule, self._schedule = self._schedule, self._schedule.after_try()
+        return schedule.next_pause(now, lazy.random.random())
 
 
 def put(request: Ask[R], execute: Executor, *, again: bool = False) -> R:
@@ -59,7 +59,7 @@ def run(
     program: Program[R], execute: Executor, patience: float = PATIENCE, *, failed: StoreUnavailable | None = None
 ) -> R:
     """Drive a program on a sync executor; ``failed`` is how its first request has failed, if that was put already."""
-    refusals: _Refusals | None = None
+    retries: _Retries | None = None
     try:
         asked = next(program)
         while True:
@@ -69,8 +69,8 @@ def run(
                     raise first
                 answer = asked.parse(execute(asked.request))
             except StoreUnavailable as error:
-                refusals = refusals or _Refusals(REFUSED, patience)
-                pause = refusals.pause(asked, error)
+                retries = retries or _Retries(REFUSED, patience)
+                pause = retries.pause(asked, error)
                 if pause is None:
                     asked = program.throw(error)
                 else:
@@ -89,7 +89,7 @@ def run(
 async def arun(
     program: Program[R], execute: AsyncExecutor, patience: float = PATIENCE, *, failed: StoreUnavailable | None = None
 ) -> R:
-    refusals: _Refusals | None = None
+    retries: _Retries | None = None
     try:
         asked = next(program)
         while True:
@@ -99,12 +99,12 @@ async def arun(
                     raise first
                 answer = asked.parse(await execute(asked.request))
             except StoreUnavailable as error:
-                refusals = refusals or _Refusals(REFUSED, patience)
-                pause = refusals.pause(asked, error)
+                retries = retries or _Retries(REFUSED, patience)
+                pause = retries.pause(asked, error)
                 if pause is None:
                     asked = program.throw(error)
                 else:
-                    await _sleep(pause)
+                    await lazy.asyncio.sleep(pause)
             except Exception as error:  # noqa: BLE001 - the program decides
                 asked = program.throw(error)
             else:
@@ -118,30 +118,26 @@ async def arun(
 
 def restarting(transact: Callable[[], R]) -> R:
     """Run a transaction of ours, which contains nothing of a handler's, again while the database asks for that."""
-    refusals: _Refusals | None = None
+    retries: _Retries | None = None
     while True:
         try:
             return transact()
         except RetryTransaction as error:
-            refusals = refusals or _Refusals(RESTART, PATIENCE)
-            pause = refusals.pause(transact, error)
+            retries = retries or _Retries(RESTART, PATIENCE)
+            pause = retries.pause(transact, error)
             if pause is None:
                 raise
         time.sleep(pause)
 
 
 async def arestarting(transact: Callable[[], Awaitable[R]]) -> R:
-    refusals: _Refusals | None = None
+    retries: _Retries | None = None
     while True:
         try:
             return await transact()
         except RetryTransaction as error:
-            refusals = refusals or _Refusals(RESTART, PATIENCE)
-            pause = refusals.pause(transact, error)
+            retries = retries or _Retries(RESTART, PATIENCE)
+            pause = retries.pause(transact, error)
             if pause is None:
                 raise
-        await _sleep(pause)
-
-
-async def _sleep(seconds: float) -> None:
-    await lazy.asyncio.sleep(seconds)
+        await lazy.asyncio.sleep(pause)

@@ -15,11 +15,11 @@ from retrysafe.backends.urls import file_of
 Place = tuple[Hashable, ...]
 """A database, as far as a store or transaction shows it."""
 
-_PORTS = {"postgresql": 5432, "mysql": 3306}
+_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 _HARMLESS = """
-    application_name channel_binding charset client_encoding connect_timeout fallback_application_name gssencmode
-    keepalives keepalives_count keepalives_idle keepalives_interval passfile password pool ssl ssl_ca ssl_cert ssl_key
-    sslcert sslcrl sslkey sslmode sslpassword sslrootcert tcp_user_timeout
+    application_name channel_binding charset client_encoding connect_timeout encrypt fallback_application_name
+    gssencmode keepalives keepalives_count keepalives_idle keepalives_interval passfile password pool ssl ssl_ca
+    ssl_cert ssl_key sslcert sslcrl sslkey sslmode sslpassword sslrootcert tcp_user_timeout trust_server_certificate
 """
 """Options of a URL with which it leads where the rest of it says. To asyncpg, others may be settings of the server."""
 

@@ -15,13 +15,13 @@ from retrysafe.backends.backend import Backend
 from retrysafe.backends.spec import BackendSpec
 from retrysafe.backends.urls import second_at, without_password
 from retrysafe.errors import ConfigurationError
-from retrysafe.protocol.records import Layered
+from retrysafe.protocol.records import Layered, Sharded
 from retrysafe.runtime import new_lock
 
 if TYPE_CHECKING:
     from retrysafe.protocol.store import Cache
 
-BACKENDS = ("memory", "sql", "redis", "dynamodb", "mongodb")
+BACKENDS = ("memory", "sql", "redis", "dynamodb", "mongodb", "cosmos", "sharded")
 """The folders of the backends, in the order in which documentation shows their stores."""
 
 _ALIASED = (("django.db.backends.base.base", "BaseDatabaseWrapper"), ("django.utils.connection", "ConnectionProxy"))
@@ -181,22 +181,27 @@ def _of_object(store: object) -> Callable[..., Any]:
     )
 
 
-# ---------------------------------------------------------------- a fast store in front
+# ---------------------------------------------------------------- stores that are made of others
+
+
+def apart(store: object, maker: str) -> Backend:
+    """A backend of its own for a part of another one. Raises `ConfigurationError` for what can be no part."""
+    if isinstance(store, Layered | Sharded) or _is_unshared(store):
+        raise ConfigurationError(f"{maker}: a store in it is a durable store of one layer.")
+    return _backend_of(_absolute(store) if isinstance(store, str) else resolve_alias(store))
 
 
 def _layer(layers: Layered) -> Backend:
     """The truth's backend with a cache in front of it, with clients of its own for both."""
     from retrysafe.backends.cache import ReadThroughCache
 
-    near, cache = _near(layers)
-    if isinstance(layers.truth, Layered) or _is_unshared(layers.truth):
-        raise ConfigurationError("layered(): the truth is a durable store of one layer.")
-    truth = _backend_of(_absolute(layers.truth) if isinstance(layers.truth, str) else layers.truth)
-    truth.near = ReadThroughCache(cache, layers.at_most, near)
+    fast, cache = _fast(layers)
+    truth = apart(layers.truth, "layered()")
+    truth.cache = ReadThroughCache(cache, layers.at_most, fast)
     return truth
 
 
-def _near(layers: Layered) -> tuple[Backend, Cache]:
+def _fast(layers: Layered) -> tuple[Backend, Cache]:
     """The fast store's backend, and the cache that is kept in it."""
     fast = layers.fast
     found = None if isinstance(fast, str | Layered) else _backend_of(fast)

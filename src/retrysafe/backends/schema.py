@@ -239,7 +239,7 @@ class Tables:
     def _apart(self, statements: Sequence[str]) -> Callable[[], Program[None]]:
         """One by one, each committed by itself.
 
-        What is made CONCURRENTLY waits for transactions without anybody waiting behind it, so it may wait longer.
+        What is made CONCURRENTLY waits for transactions while no other waits behind it, so it may wait longer.
         """
 
         def steps() -> Program[None]:

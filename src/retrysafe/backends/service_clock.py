@@ -13,7 +13,7 @@ from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
-from retrysafe.protocol.records import Micros
+from retrysafe.protocol.records import Finding, Micros
 
 RESOLUTION: Micros = 1_000_000
 """A ``Date`` header tells whole seconds."""
@@ -57,7 +57,7 @@ def narrow(known: Bounds | None, sample: Bounds) -> Bounds:
 class Sightings:
     """For how long running records have been seen unchanged, by this process: the way to wait without a common clock.
 
-    Who has seen one version for a whole lease knows that the lease has passed, whatever any clock says.
+    A process that has seen one version for a whole lease knows that the lease has passed, whatever any clock says.
     """
 
     def __init__(self, most: int = 10_000) -> None:
@@ -161,3 +161,14 @@ class ServiceClock:
             return
         with self._lock:
             self._bounds = narrow(self._bounds, sample(sent, received, told))
+
+
+def finding_of(clock: Clock) -> Finding:
+    """The finding of an examination: whether the service tells its time."""
+    if clock.corrected:
+        return Finding("fact", "clock", f"corrected by the service's Date, to within {clock.error / 1e6:.1f} s")
+    text = (
+        "The answers carry no Date, so clocks cannot be corrected: a lease is taken over only by a process that "
+        "has seen it unchanged for its whole length, and windows end by the clock of each machine."
+    )
+    return Finding("warn", "clock", text)

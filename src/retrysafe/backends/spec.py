@@ -7,14 +7,17 @@ a spec imports no client library, and no module of the backend.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from retrysafe import lazy
 from retrysafe.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from asyncio import Lock
+
     from retrysafe.backends.identity import Place
     from retrysafe.protocol.client import AsyncClient, AsyncExecutor, AsyncListener, Client, Executor, Listener
 
@@ -45,6 +48,40 @@ class WithoutTransactions:
         raise ConfigurationError("store=: this kind of store has no transactions to share.")
 
 
+class OpenedOnLoop(WithoutTransactions):
+    """An async client of a library, which is opened on its event loop at first use, unless it is the user's.
+
+    It lives in an async generator, which a loop that ends by `asyncio.run` closes by itself.
+    """
+
+    _opened: Any = None
+    _life: AsyncGenerator[Any, None] | None = None
+    _opening: Lock | None = None
+
+    def _living(self) -> AsyncGenerator[Any, None]:
+        """Open the library's client, yield what requests are put to, and close it."""
+        raise NotImplementedError
+
+    async def _open(self) -> Any:
+        self._opening = self._opening or lazy.asyncio.Lock()
+        async with self._opening:
+            if self._opened is None:
+                life = self._living()
+                self._opened = await anext(life)
+                self._life = life
+        return self._opened
+
+    async def aclose(self) -> None:
+        life, self._life = self._life, None
+        if life is not None:
+            self._opened = None
+            await life.aclose()
+
+    def abandon(self) -> None:
+        """Nothing to hang up: the loop has closed the client when it ended."""
+        self._opened = self._life = None
+
+
 def refuse_kind(kind: str, store: str) -> None:
     """Raise `ConfigurationError` for a transaction on another kind of database than the store's; empty is any kind."""
     if store and kind != store:
@@ -63,8 +100,8 @@ class StoreAccess(NamedTuple):
     address: the store, to be shown.
     sync: makes a client for sync code; None: it serves async code only.
     asynchronous: makes a client for the running loop; None: it serves sync code only.
-    pulse: makes the sync client of the heartbeat, if that is another one.
-    apulse: makes the async client of the heartbeat.
+    heartbeat: makes the sync client of the heartbeat, if that is another one.
+    aheartbeat: makes the async client of the heartbeat.
     listening: makes a listener for settled keys, which are handed to a function.
     alistening: makes one for the running loop.
     on_demand: makes a sync client for tables that are made when they are first asked for; None: `migrate` makes all.
@@ -83,8 +120,8 @@ class StoreAccess(NamedTuple):
     address: str
     sync: Callable[[], Client] | None = None
     asynchronous: Callable[[], AsyncClient] | None = None
-    pulse: Callable[[], Client] | None = None
-    apulse: Callable[[], AsyncClient] | None = None
+    heartbeat: Callable[[], Client] | None = None
+    aheartbeat: Callable[[], AsyncClient] | None = None
     listening: Callable[[Heard], Listener] | None = None
     alistening: Callable[[Heard], AsyncListener] | None = None
     on_demand: Callable[[], Client] | None = None
@@ -130,7 +167,7 @@ class BackendSpec(NamedTuple):
     cache: how it serves as a fast store, if it does.
     footprints: for each kind of its stores, the function from `Sizes` to the `Footprint` of a record.
     checks: for each kind of its stores, the `Examination` of `retrysafe doctor`; reading it needs no client library.
-    steps: the function from its store to the requests about steps; empty if it keeps none.
+    steps: for each kind of its stores that keeps steps, the function from the store to the requests about them.
     """
 
     package: str
@@ -148,7 +185,7 @@ class BackendSpec(NamedTuple):
     cache: CacheSpec | None = None
     footprints: Mapping[str, str] = NOTHING
     checks: Mapping[str, str] = NOTHING
-    steps: str = ""
+    steps: Mapping[str, str] = NOTHING
 
     @property
     def name(self) -> str:

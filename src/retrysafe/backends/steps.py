@@ -9,10 +9,11 @@ from retrysafe.backends.migrations.on_demand import is_present
 from retrysafe.backends.registry import specs
 from retrysafe.backends.spec import BackendSpec
 from retrysafe.errors import ConfigurationError
-from retrysafe.protocol.steps import RunStore, sweep
+from retrysafe.protocol.steps import DECISION, RunStore, Work, read, sweep
 
 if TYPE_CHECKING:
     from retrysafe.backends.backend import Backend
+    from retrysafe.protocol.records import Record
     from retrysafe.protocol.requests import Program
     from retrysafe.protocol.steps import StepStore
     from retrysafe.protocol.store import Store
@@ -28,14 +29,14 @@ def steps_of(backend: Backend) -> StepStore:
         if spec is None:
             raise ConfigurationError(
                 f"store= ({backend.address}) keeps no steps: a {backend.kind} store has no place for them. Use "
-                f"{', '.join(spec.title for spec in specs() if spec.steps)}."
+                f"{', '.join(kind for one in specs() for kind in one.steps)}."
             )
-        found = _made[backend.store] = spec.load(spec.steps)(backend.store)
+        found = _made[backend.store] = spec.load(spec.steps[backend.kind])(backend.store)
     return found
 
 
 def _spec(backend: Backend) -> BackendSpec | None:
-    return next((spec for spec in specs() if spec.steps and backend.kind in spec.checks), None)
+    return next((spec for spec in specs() if backend.kind in spec.steps), None)
 
 
 def keeps_steps(backend: Backend) -> bool:
@@ -52,6 +53,15 @@ def runs_of(backend: Backend) -> RunStore | None:
 def has_steps(backend: Backend) -> Program[bool]:
     """Tell whether there may be steps: the store keeps them, and has their table."""
     return keeps_steps(backend) and (backend.kind != "sqlite" or (yield from is_present("steps")))
+
+
+def can_go_on(backend: Backend, record: Record) -> Program[bool]:
+    """Tell whether there are steps of a record's work behind which it could go on: not if it has gone back."""
+    if not (yield from has_steps(backend)):
+        return False
+    work = Work(record.key, record.created, 0, None)
+    rows = yield from read(steps_of(backend), work)
+    return bool(rows) and all(row.at != DECISION for row in rows)
 
 
 def sweep_steps(backend: Backend, limit: int) -> Program[int]:

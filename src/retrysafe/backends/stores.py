@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     from retrysafe.backends.backend import Backend
-    from retrysafe.protocol.records import Layered
+    from retrysafe.protocol.records import Layered, Sharded
 
     Tx = TypeVarWithDefault("Tx", covariant=True, default=Any)
     """The connection or session that a handler works with in the transaction of its claim."""
@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     Store: TypeAlias = (
         str
         | Layered
+        | Sharded
         | Backend
         | Lending[Any]
         | redis.Redis

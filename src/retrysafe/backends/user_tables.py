@@ -18,7 +18,8 @@ class UserTable:
     """A table that is known by its name; values go to the driver as they are."""
 
     def __init__(self, name: str, kind: str) -> None:
-        self._quote = '"' if kind == "postgresql" else "`"  # SQLite takes a "name" that it does not know for text
+        # SQLite takes a "name" that it does not know for text
+        self._quotes = {"postgresql": '""', "mssql": "[]"}.get(kind, "``")
         self.name = ".".join(map(self.quoted, name.split(".")))
 
     def quoted(self, name: str) -> str:
@@ -28,7 +29,7 @@ class UserTable:
                 f"{name!r} is no name of a table or column: names are letters, digits and _, with a point behind a "
                 "schema. Nothing was sent."
             )
-        return f"{self._quote}{name}{self._quote}"
+        return f"{self._quotes[0]}{name}{self._quotes[1]}"
 
     def column(self, name: str) -> str:
         """A column, as it is written in a statement."""
@@ -137,3 +138,9 @@ def user_table(table: Any, kind: str, tx: Any) -> UserTable:
         f"table= is {table!r:.80}: give the name of the table, a SQLAlchemy table or mapped class with a connection or "
         "session of SQLAlchemy, or a Django model with an alias or connection of Django's. Nothing was sent."
     )
+
+
+def refuse_text(argument: str, names: object) -> None:
+    """Refuse the name of one column for a tuple of such: its letters would be columns."""
+    if isinstance(names, str):
+        raise ConfigurationError(f"{argument}={names!r} has to be a tuple: ({names!r},). Nothing was sent.")

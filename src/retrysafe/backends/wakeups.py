@@ -44,7 +44,7 @@ class Wakeups:
         def wake() -> None:
             try:
                 loop.call_soon_threadsafe(event.set)
-            except RuntimeError:  # that loop has been closed: nobody waits there any more
+            except RuntimeError:  # that loop has been closed: no task waits there any more
                 return
 
         with self._register(key, wake, listener):

@@ -24,7 +24,7 @@ class BatchClaim:
     anything else, claim it by itself. An exception rolls everything back, the claims included.
     """
 
-    is_lease = False
+    is_named_lease = False
 
     def __init__(self, settings: BoundarySettings, requests: Sequence[ClaimRequest], operation: str) -> None:
         attempt = requests[0].attempt
@@ -35,7 +35,7 @@ class BatchClaim:
         self._settings = settings
         self._requests = [request._replace(attempt=attempt) for request in requests]
         self._mode = OwnTransaction(settings.backend)
-        self._held: list[Ownership] = []
+        self._ownerships: list[Ownership] = []
         self._context: ClaimContext | None = None
 
     @property
@@ -50,7 +50,7 @@ class BatchClaim:
 
     def __enter__(self) -> BatchClaim:
         try:
-            self.decisions, self._held = self._mode.claim_many(self._requests)
+            self.decisions, self._ownerships = self._mode.claim_many(self._requests)
             self._context = ClaimContext(self, self.tx)
         except BaseException as error:
             self._mode.abandon(error)
@@ -58,7 +58,7 @@ class BatchClaim:
         return self
 
     async def __aenter__(self) -> BatchClaim:
-        (self.decisions, self._held), cancelled = await run_to_completion(self._mode.aclaim_many(self._requests))
+        (self.decisions, self._ownerships), cancelled = await run_to_completion(self._mode.aclaim_many(self._requests))
         if cancelled is not None:
             await run_to_completion(self._mode.agive_back())
             raise cancelled
@@ -73,7 +73,7 @@ class BatchClaim:
         kept = False
         try:
             if error is None:
-                kept = self._mode.conclude_many(self._held, self._encode())
+                kept = self._mode.conclude_many(self._ownerships, self._encode())
             else:
                 self._mode.give_back()
         except BaseException as raised:
@@ -100,16 +100,17 @@ class BatchClaim:
             except BaseException:
                 await self._mode.agive_back()
                 raise
-            kept = await self._mode.aconclude_many(self._held, stored)
+            kept = await self._mode.aconclude_many(self._ownerships, stored)
         else:
             await self._mode.agive_back()
         self._report(error, kept=kept)
 
     def _report(self, error: BaseException | None, *, kept: bool) -> None:
         """Wake those who wait, tell what happened, and raise what the caller must know."""
-        name, fields = ("completed", {}) if kept else ("rolled_back", {"error_type": type(error).__name__})
+        name = "completed" if kept else "unknown" if error is None else "rolled_back"
+        fields = {} if kept else {"error_type": "" if error is None else type(error).__name__}
         observed = self._settings.observers.is_enabled(name)
-        for one in self._held:
+        for one in self._ownerships:
             self._settings.backend.wakeups.wake(one.key)
             if observed:
                 self._settings.observers.emit(name, self.boundary, self.operation, one.key, one.attempt, fields)

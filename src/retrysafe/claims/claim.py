@@ -18,26 +18,28 @@ from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.stores import Tx
 from retrysafe.cancellation import run_to_completion
-from retrysafe.claims import lease as heartbeat
+from retrysafe.claims import heartbeat
+from retrysafe.claims.codec import AnswerCodec
 from retrysafe.claims.context import ClaimContext, enclosing, innermost, is_inside, strangers, transaction_on
-from retrysafe.claims.held import HeldClaim, tell_warnings
+from retrysafe.claims.held_claim import HeldClaim, tell_warnings
 from retrysafe.claims.modes import CallerTransaction, ClaimMode, OwnTransaction
 from retrysafe.claims.notes import add_note
 from retrysafe.claims.observers import UNOBSERVED
 from retrysafe.claims.outcome import (
     NO_SIGNALS,
     HandlerSignals,
-    answer_of,
     failure_as_stored,
     is_answer,
+    is_final,
     load_result,
     refusal,
+    verdict_of_probe,
 )
 from retrysafe.claims.plan import Plan
 from retrysafe.claims.sealing import Bound, seal
 from retrysafe.claims.settings import BoundarySettings
 from retrysafe.claims.timing import Timing
-from retrysafe.claims.waiting import Patience, checks_snapshot, refuse_on_a_loop, snapshot
+from retrysafe.claims.waiting import Patience, check_snapshot_once, refuse_on_a_loop
 from retrysafe.errors import (
     ConfigurationError,
     InProgress,
@@ -50,7 +52,7 @@ from retrysafe.errors import (
 from retrysafe.protocol import keys
 from retrysafe.protocol.backoff import RESTART
 from retrysafe.protocol.decisions import Decision
-from retrysafe.protocol.outcomes import Answered, ModeKind
+from retrysafe.protocol.outcomes import DONE, Answered, ModeKind
 from retrysafe.protocol.procedures import ClaimResult, Won, renew, resolve
 from retrysafe.protocol.records import ClaimRequest, EffectiveState, Record, Reject
 from retrysafe.protocol.schedules import LOOKS_PER_LEASE
@@ -76,7 +78,7 @@ else:
 Returned = TypeVar("Returned")
 
 Entering = Generator[Any, Any, Returned]
-"""The things that entering asks its driver for, one after the other."""
+"""Asks its driver to claim a request, compare a backend with ours, await a probe, wait for seconds, run a program."""
 
 
 class Reaction(Enum):
@@ -86,7 +88,7 @@ class Reaction(Enum):
     RENEW = "the claim was won late, so that its lease is renewed first"
 
 
-Met = float | Record | Reaction | None
+NextStep = float | Record | Reaction | None
 
 
 class AwaitProbe(NamedTuple):
@@ -106,7 +108,7 @@ def current() -> Claim:
     Raises `ConfigurationError` outside a guarded operation.
     """
     found: Any = enclosing()
-    if not hasattr(found, "key_for"):
+    if not hasattr(found, "key_for"):  # none, or a batch, which has many
         raise ConfigurationError("current() was called outside a guarded operation.")
     claim: Claim = found
     return claim
@@ -134,22 +136,24 @@ class Claim(Generic[Result, Tx]):
     _held: HeldClaim | None = None
     _context: ClaimContext | None = None
     _signals = NO_SIGNALS
-    renewed = True
+    _keeps_steps = False
+    needs_heartbeat = True
     """False: its lease is as long as its work can take, and no heartbeat renews it."""
     _entered = False
     _was_refused = False
     """True if an error has said that it was not entered."""
     _tx_taken = False
     """True if the work has asked for the transaction, by which it may have written."""
-    _won: Won | None = None
     _course: ClaimSteps | None = None
     """Its steps, once one was asked for."""
-    is_lease = False
+    is_named_lease = False
     """True if it holds a lease for a block, and is no operation of its own: `current()` passes over it."""
 
     def __init__(self, plan: Plan, request: ClaimRequest | None, tx: Any = None, annotation: Any = None) -> None:
         self._plan = plan
         self._settings: BoundarySettings = plan.settings
+        if plan.lease_mode is None and plan.settings.backend.is_sharded and request is not None:
+            self._settings = plan.settings._replace(backend=plan.settings.backend.of(request.key))
         self._request = request
         self._tx = tx
         self._annotation = annotation
@@ -186,7 +190,7 @@ class Claim(Generic[Result, Tx]):
                 "result was set on a replay, whose stored result cannot change. The block runs on replays too: "
                 "put the work under 'if not claim.replayed'."
             )
-        if not self._entered or (self._context is not None and self._context.process == 0):
+        if not self._entered or (self._context is not None and self._context.left):
             self._refuse_outside()
         self._result = value
 
@@ -241,6 +245,11 @@ class Claim(Generic[Result, Tx]):
             raise ConfigurationError(f"fail() takes an exception, as in fail(ValueError({error!r})).")
         self._signalling().failure = error
 
+    def _give_up(self, error: BaseException) -> None:
+        """`fail` for an entry point whose work may be taken up again: steps that are done stay, for it to go on."""
+        self.fail(error)
+        self._keeps_steps = True
+
     def committed(self) -> None:
         """Say that an effect happened: from now on a failure means *unknown*, never a free key."""
         self._signalling().committed = True
@@ -262,15 +271,15 @@ class Claim(Generic[Result, Tx]):
         ``body`` is bytes, text, or anything else as JSON; ``content_type`` is by default what it is of these. Raises
         `ConfigurationError` for what is no response, and for claims that belong to no HTTP request.
         """
-        make = getattr(self._settings.codec, "respond", None)
-        if make is None:
+        codec = self._settings.codec
+        if not isinstance(codec, AnswerCodec):
             raise self._sign(
                 ConfigurationError(
                     f"respond() answers HTTP requests, and operation {self.operation!r} returns a result: write "
                     "claim.result = …; claim.committed()."
                 )
             )
-        self.result = make(status, body, headers=headers, content_type=content_type)
+        self.result = codec.respond(status, body, headers=headers, content_type=content_type)
         self.committed()
 
     # ------------------------------------------------------------ steps
@@ -354,7 +363,7 @@ class Claim(Generic[Result, Tx]):
             from retrysafe.claims.steps import ClaimSteps
 
             self._refuse_outside()
-            self._course = ClaimSteps(self, self._require_request(), self._won)
+            self._course = ClaimSteps(self, self._require_request(), self._held)
         return self._course
 
     def ensure_held(self) -> None:
@@ -371,7 +380,7 @@ class Claim(Generic[Result, Tx]):
         The answer to a failure that the handler declared with `fail` is stored instead of the failure.
         """
         self.result = result
-        if answered is Answered.DONE and self._signals is NO_SIGNALS:
+        if answered is DONE and self._signals is NO_SIGNALS:
             return
         signals = self._signalling()
         if signals.failure is not None:
@@ -415,24 +424,26 @@ class Claim(Generic[Result, Tx]):
         if self._entered:
             raise self._second_entry()
         self._entered = True
-        backend, request = self._settings.backend, self._request
         try:
-            if self._settings.concurrency.__class__ is not Reject and request is not None:
-                refuse_on_a_loop(self._settings)
-            met: Met = Reaction.ASK
+            request, then = self._request, None
             if (mode := self._plain_mode()) is not None:
                 assert request is not None
                 self._claimed_at = heartbeat.clock()
-                met = self._react(mode.claim(request))
-            if met is not None:
-                program = self._go_on(met)
+                then = self._react(mode.claim(request))
+            else:
+                if request is not None:
+                    refuse_on_a_loop(self._settings)
+                then = Reaction.ASK
+            backend = self._settings.backend
+            if then is not None:
+                program = self._go_on(then)
                 try:
                     while (pause := self._drive(program)) is not None:
                         backend.wait(self._require_request().key, pause)
                 finally:
                     program.close()
             held = self._held
-            if held is not None and self.renewed and not held.ownership.transactional:
+            if held is not None and self.needs_heartbeat and not held.ownership.transactional:
                 beat: Any = backend.companions().get(heartbeat.ThreadHeartbeat) or heartbeat.for_thread(backend)
                 held.heartbeat = beat
                 beat.add(held)
@@ -447,13 +458,12 @@ class Claim(Generic[Result, Tx]):
             raise self._second_entry()
         self._entered = True
         try:
-            met: Met = Reaction.ASK
-            if (mode := self._plain_mode()) is not None:
-                met = self._react(await self._aclaim(mode, self._require_request()))
-            if met is not None:
-                await self._adrive(self._go_on(met))
+            mode = self._plain_mode()
+            then = Reaction.ASK if mode is None else self._react(await self._aclaim(mode, self._require_request()))
+            if then is not None:
+                await self._adrive(self._go_on(then))
             held = self._held
-            if held is not None and self.renewed and not held.ownership.transactional:
+            if held is not None and self.needs_heartbeat and not held.ownership.transactional:
                 held.watch_task()
                 held.heartbeat = heartbeat.for_loop(self._settings.backend)
                 held.heartbeat.add(held)
@@ -477,7 +487,7 @@ class Claim(Generic[Result, Tx]):
             while (pause := await in_thread(functools.partial(self._drive, program))) is not None:
                 await backend.await_(self._require_request().key, pause)
             held = self._held
-            if held is not None and self.renewed and not held.ownership.transactional:
+            if held is not None and self.needs_heartbeat and not held.ownership.transactional:
                 held.heartbeat = heartbeat.for_thread(backend)
                 held.heartbeat.add(held)
             self._context = ClaimContext(self, None if self._mode is None else self._mode.tx)
@@ -499,31 +509,31 @@ class Claim(Generic[Result, Tx]):
             OwnTransaction(backend) if tx is None else CallerTransaction(backend, tx)
         )
         self._mode = mode
+        # the short way takes no times, which that event tells
         return None if self._events.detailed and self._events.is_enabled("store_request") else mode
 
-    def _go_on(self, met: Met) -> Entering[None]:
+    def _go_on(self, then: NextStep) -> Entering[None]:
         """Enter from where the first answer of the store leads: ask, wait, probe and renew as long as it takes.
 
-        A driver does what is yielded, and sends back the result: a request is claimed, a backend compared with ours, an
-        `AwaitProbe` awaited, a number of seconds waited for, and steps are put to the store.
+        `_drive` and `_adrive` do what is yielded, and send back the result.
         """
         try:
-            if met is Reaction.ASK:
-                met = yield from self._ask_first()
-            while met is not None:
-                if met is Reaction.RENEW:
+            if then is Reaction.ASK:
+                then = yield from self._ask_first()
+            while then is not None:
+                if then is Reaction.RENEW:
                     yield from self._renew_late()
                     break
-                if isinstance(met, Record):
-                    yield from self._probe(met)
+                if isinstance(then, Record):
+                    yield from self._probe(then)
                 else:
-                    yield met
-                met = yield from self._claim()
+                    yield then
+                then = yield from self._claim()
         finally:
             if self._waiting is not None:
                 self._waiting.end()
 
-    def _ask_first(self) -> Entering[Met]:
+    def _ask_first(self) -> Entering[NextStep]:
         """Find the mode, unless it is found, and claim; a call without a key passes unguarded."""
         settings, request = self._settings, self._request
         if request is None:
@@ -534,16 +544,14 @@ class Claim(Generic[Result, Tx]):
                 self._events = settings.observers.begin(
                     request, settings.backend.kind, settings.codec, self._annotation
                 )
-            for store in strangers(settings.backend):
-                _ = yield store
+            for other in strangers(settings.backend):
+                _ = yield other
             self._mode = self._mode_inside(request.key)
-            if checks_snapshot(settings):
-                level = yield snapshot(settings)
-                if level is not None:
-                    self._events.emit("frozen_snapshot", isolation=level)
+            if (check := check_snapshot_once(settings)) is not None and (level := (yield check)) is not None:
+                self._events.emit("frozen_snapshot", isolation=level)
         return (yield from self._claim())
 
-    def _claim(self) -> Entering[Met]:
+    def _claim(self) -> Entering[NextStep]:
         request = self._require_request()
         self._claimed_at = heartbeat.clock()
         with Timing(self._events, "claim"):
@@ -679,7 +687,7 @@ class Claim(Generic[Result, Tx]):
 
     # ------------------------------------------------------------ what the store answers
 
-    def _react(self, outcome: ClaimResult) -> Met:
+    def _react(self, outcome: ClaimResult) -> NextStep:
         """Return the reaction to an outcome: None to enter, seconds until the next try, a record to probe, or to renew.
 
         Raises what the caller must know.
@@ -687,38 +695,40 @@ class Claim(Generic[Result, Tx]):
         settings, mode, request = self._settings, self._mode, self._request
         assert mode is not None
         assert request is not None
-        if settings.backend.warnings or settings.backend.near is not None:
-            tell_warnings(settings.backend, self._events)
+        backend = settings.backend
+        if backend.warnings or backend.cache is not None:
+            tell_warnings(backend, self._events)
         if isinstance(outcome, Won):
-            self._won = outcome
-            held = HeldClaim(self, settings, mode, request, outcome.held, self._claimed_at, self._events)
+            ownership, record, seen = outcome
+            held = HeldClaim(self, settings, mode, request, outcome, self._claimed_at, self._events)
             self._held = held
-            if self._events.detailed or outcome.seen is not None:
-                name = "started" if outcome.seen is None else _BEGINNINGS.get(outcome.seen.effective_state, "reclaimed")
-                self._events.emit(name, token=outcome.held.token, attempts=outcome.record.attempts)
-            if outcome.held.transactional or heartbeat.clock() - self._claimed_at <= held.seconds / LOOKS_PER_LEASE:
+            if self._events.detailed or seen is not None:
+                name = "started" if seen is None else _BEGINNINGS.get(seen.effective_state, "reclaimed")
+                self._events.emit(name, token=ownership.token, attempts=record.attempts)
+            if ownership.transactional or heartbeat.clock() - self._claimed_at <= held.seconds / LOOKS_PER_LEASE:
                 return None
             return Reaction.RENEW
-        decision, record, refused = outcome
-        if decision is Decision.REPLAY_FAILURE and record is not None and is_answer(settings, request, record):
-            decision = Decision.REPLAY
-        if decision is Decision.REPLAY and record is not None:
-            self._result = load_result(settings, request, record, self._annotation, self._events)
+        decision, met, refused = outcome
+        if met is not None and (
+            decision is Decision.REPLAY or (decision is Decision.REPLAY_FAILURE and is_answer(settings, request, met))
+        ):
+            self._result = load_result(settings, request, met, self._annotation, self._events)
             self._replayed = True
             if self._events.detailed:
-                describe = getattr(settings.codec, "describe", None)
-                self._events.emit("replayed", **(describe(self._result, self._annotation) if describe else {}))
+                codec = settings.codec
+                answer = codec.describe(self._result, self._annotation) if isinstance(codec, AnswerCodec) else {}
+                self._events.emit("replayed", **answer)
             return None
         if refused is not None:
             self._events.emit("quota_refused", limit=refused.limit, retry_after=refused.retry_after)
             raise QuotaExceeded(limit=refused.limit, retry_after=refused.retry_after)
-        if decision is Decision.BUSY or record is None:
+        if decision is Decision.BUSY or met is None:
             if self._waiting is None:
                 self._waiting = Patience(settings, self._events)
-            return self._waiting.pause(record, helps=mode.waits)
+            return self._waiting.pause(met, helps=mode.waits)
         if decision is Decision.DOUBT and settings.probe is not None:
-            return record
-        raise refusal(settings, request, decision, record, self._events)
+            return met
+        raise refusal(settings, request, decision, met, self._events)
 
     def _probe(self, record: Record) -> Entering[None]:
         """Ask the user's probe, and settle the record by its answer."""
@@ -733,7 +743,7 @@ class Claim(Generic[Result, Tx]):
             raise OutcomeUnknown(f"The probe failed: {error!r}") from error
         signals, self._signals = self._signals, NO_SIGNALS
         result, self._result = self._result, None
-        found = answer_of(signals, settings, result, self._annotation)
+        found = verdict_of_probe(signals, settings, result, self._annotation)
         if found is None:
             self._events.emit("unknown_refused")
             raise OutcomeUnknown("The probe could not determine the outcome either.")
@@ -752,6 +762,8 @@ class Claim(Generic[Result, Tx]):
     ) -> None:
         given = error
         try:
+            if error is not None or self._signals is not NO_SIGNALS:
+                self._look_back(error)
             if self._course is not None:
                 error = self._course.end(error)
             if self._context is not None and self._context.leave() and self._held is not None:
@@ -770,10 +782,12 @@ class Claim(Generic[Result, Tx]):
     ) -> None:
         given = error
         try:
+            if error is not None or self._signals is not NO_SIGNALS:
+                self._look_back(error)
             if self._course is not None:
                 error = await self._course.aend(error)
             if self._context is not None and self._context.leave() and self._held is not None:
-                stopped_by_us = self._held.take_back_stop((self._course and self._course.cancelled) or error)
+                stopped_by_us = self._held.end_work((self._course and self._course.cancelled) or error)
                 await self._aend(self._held, error)
                 if stopped_by_us:
                     raise LeaseLost("The work was stopped because its lease could not be kept.") from error
@@ -784,6 +798,16 @@ class Claim(Generic[Result, Tx]):
             raise
         if self._events.detailed:
             self._events.close(error)
+
+    def _look_back(self, error: BaseException | None) -> None:
+        """Have the steps of earlier attempts looked for, if this one failed for good, be it before it asked for any."""
+        held, context = self._held, self._context
+        if held is None or held.record.attempts == 1 or held.ownership.transactional or self._keeps_steps:
+            return
+        if context is None or not context.is_open():
+            return
+        if is_final(self._signals, error, self._settings):
+            self._steps().looks_back = True
 
     async def _aend(self, held: HeldClaim, error: BaseException | None) -> None:
         """Record how the block ended, to the end even if the caller is cancelled."""
@@ -833,7 +857,7 @@ class Claim(Generic[Result, Tx]):
         """Refuse signals of the attempt before its block, and after its outcome is stored: they would be lost."""
         if not self._entered:
             raise self._not_entered()
-        if self._context is not None and self._context.process == 0:
+        if self._context is not None and self._context.left:
             raise self._sign(
                 ConfigurationError(
                     "claim.result or a signal of the claim was set after the `with` block ended. The stored outcome "

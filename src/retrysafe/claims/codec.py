@@ -9,6 +9,7 @@ import math
 import operator
 import types
 import typing
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta, timezone
 from enum import Enum, Flag
@@ -50,15 +51,26 @@ class Codec(Protocol):
         ...
 
 
-class Describing(Protocol):
-    """An optional interface of codecs: the fields that "replayed" has for their results, such as an HTTP status.
+class AnswerCodec(ABC):
+    """A codec of answers to requests, such as HTTP responses.
 
-    ``arrived(annotation)``, if there is one, gives those of "received".
+    A stored failure of its media type is an answer too, which retries get. Observers are told of both ends: of
+    "received" what ``arrived`` gives, of "replayed" what ``describe`` gives, without secrets and without content.
     """
 
+    media_type: str
+
+    @abstractmethod
+    def arrived(self, annotation: Any) -> Mapping[str, Any]:
+        """Describe the request that is the annotation."""
+
+    @abstractmethod
     def describe(self, value: Any, annotation: Any) -> Mapping[str, Any]:
-        """Describe a replayed result to observers, without secrets and without its content."""
-        ...
+        """Describe a replayed answer, and its request."""
+
+    @abstractmethod
+    def respond(self, status: int, body: Any, **fields: Any) -> Any:
+        """Make the answer that a probe gives."""
 
 
 MEDIA_TYPE = "application/vnd.retrysafe+json"
@@ -152,8 +164,9 @@ class JSONCodec:
     def encode(self, value: Any, annotation: Any) -> StoredResult:
         """Encode ``value``; raises `ResultNotEncodable` naming the part that cannot be."""
         try:
-            body = "".join(_to_chunks(_to_plain(value, annotation), 0)).encode()
-            if _OBJECT in body:  # everything else is exact by construction
+            plain = _to_plain(value, annotation)
+            body = "".join(_to_chunks(plain, 0)).encode()
+            if plain is not value and _OBJECT in body:  # everything else is exact by construction
                 found = difference(value, _from_plain(_from_json(body.decode()), annotation))
                 if found is not None:
                     raise TypeError(f"result{found}")
@@ -163,11 +176,11 @@ class JSONCodec:
 
     def decode(self, stored: StoredResult, annotation: Any) -> Any:
         """Decode; raises `ResultUnreadable` when this version cannot read the bytes."""
-        body = stored.body
+        body, media_type, version = stored
         if body is None:
             body = require_body(stored)
-        if (stored.media_type, stored.codec_version) != (MEDIA_TYPE, VERSION):
-            kind = f"{stored.media_type} version {stored.codec_version}"
+        if media_type != MEDIA_TYPE or version != VERSION:
+            kind = f"{media_type} version {version}"
             raise ResultUnreadable(f"The stored result is {kind}; this codec reads {MEDIA_TYPE} version {VERSION}.")
         try:
             text = body.decode()
@@ -183,6 +196,23 @@ class JSONCodec:
                 f"The stored result does not fit the return annotation: {error}. Nothing was run, the operation was "
                 "completed before: let the annotation fit what it stored."
             ) from error
+
+    def decode_given(self, stored: StoredResult, annotation: Any) -> Any:
+        """Decode the result that a person or a probe gave, in plain JSON too where the annotation names another type.
+
+        Raises `ResultUnreadable` for a result of no type that the annotation names; None fits every one.
+        """
+        value = self.decode(stored, annotation)
+        if annotation in (None, types.NoneType) or value is None:
+            return value
+        plain = _name_types(_from_json(require_body(stored).decode()), annotation)
+        value = self.decode(stored._replace(body=_ENCODER.encode(plain).encode()), annotation)
+        if not _fits(value, annotation):
+            raise ResultUnreadable(
+                f"The result that was given for the key, {plain!r:.80}, is not of the type that the operation returns, "
+                f"{annotation!r}. Nothing was run."
+            )
+        return value
 
 
 def require_body(stored: StoredResult) -> bytes:
@@ -385,6 +415,41 @@ def _rebuild(name: str, body: Any, annotation: Any, *, by_name: bool) -> Any:
     return _pydantic_models().read_whole(kind, body, by_name)
 
 
+def _name_types(plain: Any, annotation: Any) -> Any:
+    """JSON with the tag of the type that the annotation names, where that is a single one, and no type of JSON."""
+    choices = [choice for choice in _choices(annotation) if choice not in (None, types.NoneType)]
+    kind: Any = typing.get_origin(choices[0]) or choices[0] if len(choices) == 1 else None
+    if not isinstance(kind, type) or (isinstance(plain, dict) and _TAG in plain):
+        return plain
+    tagged = _TAGGED[kind]
+    if isinstance(plain, dict):
+        if _is_dataclass(kind):
+            hints = _hints(kind)
+            return {
+                _TAG: ["object", _name(kind), {name: _name_types(one, hints.get(name)) for name, one in plain.items()}]
+            }
+        if hasattr(kind, "__pydantic_fields__"):
+            return {_TAG: ["object", _name(kind), plain]}
+        return {name: _name_types(one, _argument(annotation, dict, 1)) for name, one in plain.items()}
+    if isinstance(plain, list):
+        return [_name_types(one, _argument(annotation, list, 0)) for one in plain]
+    if tagged is not None and plain is not None:
+        return {_TAG: [tagged[0], str(plain)]}
+    return {_TAG: ["object", _name(kind), plain]} if issubclass(kind, Enum) and isinstance(plain, str) else plain
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    """Tell whether a value is of a type that an annotation names, as far as that can be told."""
+    for choice in _choices(annotation):
+        kind = typing.get_origin(choice) or choice
+        try:
+            if not isinstance(kind, type) or isinstance(value, kind) or (kind is float and type(value) is int):
+                return True
+        except TypeError:  # a protocol, a TypedDict, Any
+            return True
+    return False
+
+
 def _pydantic_models() -> Any:
     return import_module("retrysafe.claims.pydantic_models")
 
@@ -475,6 +540,15 @@ def _any_of(annotations: list[Any]) -> Any:
 def encode_failure(type_name: str, message: str, data: Any) -> StoredResult:
     """Encode a failure that is kept as the answer."""
     return JSONCodec().encode({"type": type_name, "message": message, "data": data}, None)
+
+
+BY_A_PERSON = {"by": "a person"}
+"""The data of a failure that a person has declared, and whose message is meant for clients."""
+
+
+def encode_verdict(kind: str, *said: object, default: str) -> StoredResult:
+    """Encode a failure that a person has declared; its message is the first that was said, or the default."""
+    return encode_failure(kind, str(next(filter(None, said), default)), BY_A_PERSON)
 
 
 def decode_failure(stored: StoredResult | None) -> tuple[str, str, Any]:

@@ -33,7 +33,7 @@ class Enclosing(Protocol):
         ...
 
     @property
-    def is_lease(self) -> bool:
+    def is_named_lease(self) -> bool:
         """True if it holds a lease for a block, and is no operation of its own."""
         ...
 
@@ -48,7 +48,7 @@ class Enclosing(Protocol):
 
 
 innermost: ContextVar[ClaimContext | None] = ContextVar("retrysafe_claim", default=None)
-"""The place of the innermost claim; a task may have inherited that of a claim that has ended."""
+"""The context of the innermost claim; a task may have inherited that of a claim that has ended."""
 
 
 class ClaimContext:
@@ -59,29 +59,32 @@ class ClaimContext:
 
     def __init__(self, claim: Enclosing, tx: Any) -> None:
         outer = innermost.get()
+        while outer is not None and outer.claim_if_open() is None:
+            outer = outer.outer
         self._claim = weakref.ref(claim)
-        self.outer = outer if outer is None else next((place for place, _ in _around()), None)
+        self.outer: ClaimContext | None = outer
         self.process = runtime.pid
-        """The process in which the block of the claim runs; 0 once it has been left."""
+        """The process in which the block of the claim runs."""
+        self.left = False
         self._runner = None if tx is None else _runner()
         innermost.set(self)
 
     def leave(self) -> bool:
         """Leave it; False in a child that was forked inside the block, which has no part in the claim, or once left."""
-        if self.process == 0:
+        if self.left:
             return False
         mine = self.process == runtime.pid
         if not mine:
             runtime.inherit(self._claim())  # to collect it would end the parent's transaction
-        self.process = 0
+        self.left = True
         innermost.set(self.outer)
         return mine
 
     def is_open(self) -> bool:
         """Tell whether its block is running, in this process."""
-        return self.process == runtime.pid
+        return not self.left and self.process == runtime.pid
 
-    def open_claim(self) -> Enclosing | None:
+    def claim_if_open(self) -> Enclosing | None:
         """The claim, if its block is running."""
         return self._claim() if self.is_open() else None
 
@@ -92,9 +95,9 @@ def is_inside(key: bytes) -> bool:
 
 
 def strangers(backend: Backend) -> list[Backend]:
-    """The stores of transactions around the running code of which it is not known whether they are ``backend``."""
-    stores = [claim._backend for _, claim in _around() if claim._transaction is not None]
-    return [store for store in stores if backend.database.is_same(store.database) is None]
+    """The backends of transactions around the running code of which it is not known whether they are ``backend``."""
+    others = [claim._backend for _, claim in _around() if claim._transaction is not None]
+    return [other for other in others if backend.database.is_same(other.database) is None]
 
 
 def transaction_on(backend: Backend, *, asked_for: bool) -> Enclosing | None:
@@ -103,9 +106,9 @@ def transaction_on(backend: Backend, *, asked_for: bool) -> Enclosing | None:
     Unless the transaction was ``asked_for``, it must be of the same task or thread: another one could go on when
     the transaction has ended.
     """
-    for place, claim in _around():
+    for context, claim in _around():
         if claim._transaction is not None and backend.database.is_same(claim._backend.database):
-            if not asked_for and place._runner != _runner():
+            if not asked_for and context._runner != _runner():
                 raise ConfigurationError(
                     f"A claim was made in another task or thread than the transaction of {claim.boundary!r} "
                     "around it, which could end first. Pass tx= and wait for the task inside the block, or make "
@@ -117,7 +120,7 @@ def transaction_on(backend: Backend, *, asked_for: bool) -> Enclosing | None:
 
 def enclosing() -> Enclosing | None:
     """The innermost open claim, but for leases; a task may have inherited one that has ended."""
-    return next((claim for _, claim in _around() if not claim.is_lease), None)
+    return next((claim for _, claim in _around() if not claim.is_named_lease), None)
 
 
 def on_a_loop() -> bool:
@@ -133,12 +136,12 @@ def on_a_loop() -> bool:
 
 
 def _around() -> Iterator[tuple[ClaimContext, Enclosing]]:
-    """The open places around the running code, with their claims, innermost first."""
-    place = innermost.get()
-    while place is not None:
-        if (claim := place.open_claim()) is not None:
-            yield place, claim
-        place = place.outer
+    """The open contexts around the running code, with their claims, innermost first."""
+    context = innermost.get()
+    while context is not None:
+        if (claim := context.claim_if_open()) is not None:
+            yield context, claim
+        context = context.outer
 
 
 def _runner() -> object:

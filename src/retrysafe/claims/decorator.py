@@ -31,7 +31,7 @@ _PATH = re.compile(r"[A-Za-z_]\w*(\.\w+|\[\d+\])*")
 
 
 class Arguments:
-    """Binds the arguments of one function by name, without the cost of a signature object per call."""
+    """Binds the arguments of one function to its parameters, without the cost of a signature object per call."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.signature = lazy.inspect.signature(function)
@@ -48,23 +48,23 @@ class Arguments:
         }
         """The defaults that follow so many arguments by place."""
 
-    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return name → value with defaults; raises TypeError as the call itself would."""
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the values in the order of ``names``, with defaults; raises TypeError as the call itself would."""
         if not kwargs and (rest := self._rests.get(len(args))) is not None:
-            return dict(zip(self.names, args + rest, strict=True))
+            return args + rest
         if self._plain and len(args) <= len(self.names):
             bound = {**self.defaults, **dict(zip(self.names, args, strict=False)), **kwargs}
             if len(bound) == len(self.names) and (not kwargs or self._fits(kwargs, self.names[: len(args)])):
-                return bound
+                return tuple([bound[name] for name in self.names])
         full = self.signature.bind(*args, **kwargs)
         full.apply_defaults()
-        return full.arguments
+        return tuple(full.arguments.values())
 
     def _fits(self, kwargs: Mapping[str, Any], taken: tuple[str, ...]) -> bool:
         return kwargs.keys() <= self._known and kwargs.keys().isdisjoint(taken)
 
 
-def selector(given: Selector, argument: str, names: tuple[str, ...]) -> Callable[[dict[str, Any]], Any]:
+def selector(given: Selector, argument: str, names: tuple[str, ...]) -> Callable[[tuple[Any, ...]], Any]:
     """Turn a path such as "order.id" or a callable taking the same arguments into a function of the bound arguments."""
     if callable(given):
         try:
@@ -74,7 +74,8 @@ def selector(given: Selector, argument: str, names: tuple[str, ...]) -> Callable
         unknown = [name for name in taken if name not in names]
         if unknown:
             raise ConfigurationError(f"{argument}= takes {unknown[0]!r}, which is not an argument of the function.")
-        return lambda bound: given(**{name: bound[name] for name in taken})
+        places = {name: names.index(name) for name in taken}
+        return lambda bound: given(**{name: bound[place] for name, place in places.items()})
     path: object = given
     if not isinstance(path, str) or not _PATH.fullmatch(path):
         raise ConfigurationError(
@@ -85,7 +86,8 @@ def selector(given: Selector, argument: str, names: tuple[str, ...]) -> Callable
         raise ConfigurationError(
             f"{argument}={given!r}: the function has no argument {first!r}; it has {', '.join(names) or 'none'}."
         )
-    return (lambda bound: _follow(bound[first], rest, given)) if rest else itemgetter(first)
+    place = names.index(first)
+    return (lambda bound: _follow(bound[place], rest, given)) if rest else itemgetter(place)
 
 
 def _follow(value: Any, steps: list[str], path: str) -> Any:
@@ -104,17 +106,17 @@ def _follow(value: Any, steps: list[str], path: str) -> Any:
 
 def fingerprint_of(payload: Any) -> Fingerprint:
     """The fingerprint of a payload, of which None is one as any other."""
-    return _fingerprint_by(fingerprint.of_payload, payload)
-
-
-def _fingerprint_by(of: Callable[..., Fingerprint], *payload: Any) -> Fingerprint:
     try:
-        return of(*payload)
+        return fingerprint.of_payload(payload)
     except NotCanonical as error:
-        raise ConfigurationError(
-            f"{error}. Choose what counts as the payload with payload=, or switch the check off: with payload=None of "
-            "once(), without payload= of claim()."
-        ) from error
+        raise _refusal_of(error) from error
+
+
+def _refusal_of(error: NotCanonical) -> ConfigurationError:
+    return ConfigurationError(
+        f"{error}. Choose what counts as the payload with payload=, or switch the check off: with payload=None of "
+        "once(), without payload= of claim()."
+    )
 
 
 class Guarded:
@@ -130,9 +132,9 @@ class Guarded:
         operation: str,
         heir: Callable[[Guarded, type], str] | None = None,
         *,
-        named: bool = True,
+        is_operation_given: bool = True,
     ) -> None:
-        self.named = named
+        self.is_operation_given = is_operation_given
         self.function = function
         self.operation = operation
         self.key_by = key
@@ -143,15 +145,14 @@ class Guarded:
         if payload is not None and payload != "arguments":
             self._select = selector(payload, "payload", self._arguments.names)
         self._key_part = key if isinstance(key, str) else None
-        self._takes_tx = "tx" in self._arguments.names and settings.effects == "transactional"
-        self._not_payload = {name for name in self._arguments.names[:1] if name in ("self", "cls")}
-        if self._takes_tx:
-            self._not_payload.add("tx")
-        counted = [name for name in self._arguments.names if name not in self._not_payload]
-        self._fields = fingerprint.Fields(counted, self._arguments.defaults)
+        names = self._arguments.names
+        takes_tx = "tx" in names and settings.effects == "transactional"
+        self._tx_place = names.index("tx") if takes_tx else None
+        owner = {"self", "cls"}.intersection(names[:1])
+        self._fields = fingerprint.Fields(names, self._arguments.defaults, owner | ({"tx"} if takes_tx else set()))
         self._annotation: Any = _Unresolved
         self._codec = settings.codec
-        self._heir = heir if self._not_payload & {"self", "cls"} else None
+        self._heir = heir if owner else None
         self._heirs: WeakKeyDictionary[type, str] = WeakKeyDictionary()
 
     def claim(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Claim:
@@ -160,9 +161,9 @@ class Guarded:
         key = self._key(bound)
         return self._open(
             key,
-            operation=self.operation if self._heir is None else self._operation_in(bound[self._arguments.names[0]]),
+            operation=self.operation if self._heir is None else self._operation_in(bound[0]),
             fingerprint=self._fingerprint(bound, key),
-            tx=bound.get("tx") if self._takes_tx else None,
+            tx=None if self._tx_place is None else bound[self._tx_place],
             annotation=self.annotation,
         )
 
@@ -181,12 +182,15 @@ class Guarded:
             found = self._heirs[kind] = self._heir(self, kind)
         return found
 
-    def _fingerprint(self, bound: dict[str, Any], key: Any) -> Fingerprint | bytes:
+    def _fingerprint(self, bound: tuple[Any, ...], key: Any) -> Fingerprint | bytes:
         if self.payload_by is None:
             return UNCHECKED
         if self.payload_by != "arguments":
             return fingerprint_of(self._select(bound))
-        found = _fingerprint_by(self._fields.of, bound)
+        try:
+            found = self._fields.of(bound)
+        except NotCanonical as error:
+            raise _refusal_of(error) from error
         if self._key_part is None or key.__class__ is str or key is None:
             return found
         return found.with_text(self._key_part, keys.parse(key))  # 42 and "42" are one key
@@ -263,8 +267,8 @@ def _wrap_sync(guarded: Guarded) -> Callable[..., Any]:
     def once(*args: Any, **kwargs: Any) -> Any:
         def attempt(claim: Claim) -> None:
             with claim:
-                if not claim.replayed:
-                    claim.result = refuse_unfinished(claim, function(*args, **kwargs))
+                if not claim._replayed:
+                    claim._result = refuse_unfinished(claim, function(*args, **kwargs))
 
         return restarting(lambda: guarded.claim(args, kwargs), attempt)._give_answer()
 
@@ -310,8 +314,8 @@ def _wrap_async(guarded: Guarded) -> Callable[..., Any]:
     async def once(*args: Any, **kwargs: Any) -> Any:
         async def attempt(claim: Claim) -> None:
             async with claim:
-                if not claim.replayed:
-                    claim.result = refuse_unfinished(claim, await function(*args, **kwargs), ran=True)
+                if not claim._replayed:
+                    claim._result = refuse_unfinished(claim, await function(*args, **kwargs), ran=True)
 
         return (await arestarting(lambda: guarded.claim(args, kwargs), attempt))._give_answer()
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from retrysafe.claims.sealing import FORMAT, MEDIA_TYPE, NONCE, Bound, label_of
 from retrysafe.errors import ConfigurationError, ResultUnreadable
-from retrysafe.protocol.records import StoredResult
+from retrysafe.protocol.records import StoredResult, key_space
 
 _KEY = 32
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -140,7 +140,7 @@ def _header(key_id: str, stored: StoredResult) -> bytes:
 
 def _associate(bound: Bound, header: bytes) -> bytes:
     """Build the associated data of the encryption: each part with its length, so that none runs into the next."""
-    texts = (bound.boundary, bound.scope, bound.operation, bound.state.value)
+    texts = (bound.boundary, bound.scope, key_space(bound.operation), bound.state.value)
     parts = (_PURPOSE, *(text.encode() for text in texts), bound.key, header)
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 

@@ -13,8 +13,10 @@ from weakref import WeakSet
 
 from retrysafe import lazy
 from retrysafe.backends.backend import Backend
+from retrysafe.claims.codec import Codec
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import keys
+from retrysafe.protocol.records import StoredResult
 from retrysafe.runtime import new_lock
 
 _MAIN = ("__main__", "__mp_main__")
@@ -125,6 +127,10 @@ class Namesake(Protocol):
         """The settings that two boundaries of a name must have in common, unless they are shared."""
         ...
 
+    def refuse_result(self, operation: str, stored: StoredResult) -> None:
+        """Raise `ConfigurationError` for a result that retries of the operation could not be given."""
+        ...
+
 
 _living: dict[str, WeakSet[Any]] = {}
 """The boundaries by name."""
@@ -176,6 +182,8 @@ class KeyOwner(NamedTuple):
     shared: bool
     key: str = ""
     """The source of the keys, in words; empty for a guarded function, which names its selector."""
+    codec: Codec | None = None
+    """The codec of their results, if it is not the boundary's."""
 
     @property
     def title(self) -> str:
@@ -212,6 +220,11 @@ def take(boundary: Namesake, operation: str, owner: KeyOwner) -> None:
 
 
 def _bindings(function: Any) -> tuple[object, ...]:
-    """The object, the defaults and the variables by which functions of one line of code differ."""
+    """The object, the defaults and the variables by which functions of one line of code differ.
+
+    Other objects differ by ``_told_apart`` if they have it, or are different ones.
+    """
+    if not hasattr(_unwrap(function), "__code__"):
+        return (getattr(function, "_told_apart", function),)
     names = ("__self__", "__defaults__", "__kwdefaults__", "__closure__")
     return tuple(getattr(function, name, None) for name in names)

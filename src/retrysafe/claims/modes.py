@@ -89,6 +89,10 @@ class Settled(Enum):
     BROKEN = "the transaction could not be written to any more; it rolls back by itself"
 
 
+RECORDED = Settled.RECORDED
+"""The usual one, as `retrysafe.protocol.records.RUNNING`."""
+
+
 class ClaimMode(Protocol):
     """Keeps a claim's record and its effect together."""
 
@@ -117,7 +121,9 @@ class ClaimMode(Protocol):
         """`claim` for async code."""
         ...
 
-    def settle(self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
+    def settle(
+        self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
+    ) -> Settled:
         """Record how the work ended; ``failing`` when the work's own error is being raised."""
         ...
 
@@ -126,7 +132,7 @@ class ClaimMode(Protocol):
         ...
 
     async def asettle(
-        self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
+        self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
     ) -> Settled:
         """`settle` for async code."""
         ...
@@ -153,38 +159,40 @@ class LeaseMode:
         return self._backend.aclient()
 
     def claim(self, request: ClaimRequest) -> ClaimResult:
-        client, store = self._backend.ready(), self._backend.store
+        client, store = self._backend.ready_client(), self._backend.store
         if request.quota is not None:
             return run(claim(store, request), client)
         found = judge_claim(request, put(store.claim(request), client, again=True))
         return run(claim_again(store, request, found), client) if isinstance(found, Record) else found
 
     async def aclaim(self, request: ClaimRequest) -> ClaimResult:
-        client, store = await self._backend.aready(), self._backend.store
+        client, store = await self._backend.ready_aclient(), self._backend.store
         if request.quota is not None:
             return await arun(claim(store, request), client)
         found = judge_claim(request, await aput(store.claim(request), client, again=True))
         return await arun(claim_again(store, request, found), client) if isinstance(found, Record) else found
 
-    def settle(self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
+    def settle(
+        self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
+    ) -> Settled:
         event, client, store = settlement.event, self._backend.client(), self._backend.store
         assert event is not None, "only an own transaction can end without an event"
         try:
-            if put(store.settle(held, event, stored), client, again=True):
-                return Settled.RECORDED
-            return _tell_settled(run(is_settled(store, held, event, stored), client))
+            if put(store.settle(ownership, event, stored), client, again=True):
+                return RECORDED
+            return _judge_settle(run(is_settled(store, ownership, event, stored), client))
         except (StoreUnavailable, SchemaOutdated):  # the work is done, even if the tables are gone
             return Settled.UNANSWERED
 
     async def asettle(
-        self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
+        self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
     ) -> Settled:
         event, client, store = settlement.event, self._backend.aclient(), self._backend.store
         assert event is not None, "only an own transaction can end without an event"
         try:
-            if await aput(store.settle(held, event, stored), client, again=True):
-                return Settled.RECORDED
-            return _tell_settled(await arun(is_settled(store, held, event, stored), client))
+            if await aput(store.settle(ownership, event, stored), client, again=True):
+                return RECORDED
+            return _judge_settle(await arun(is_settled(store, ownership, event, stored), client))
         except (StoreUnavailable, SchemaOutdated):  # the work is done, even if the tables are gone
             return Settled.UNANSWERED
 
@@ -196,20 +204,20 @@ class LeaseMode:
 class CachedLeaseMode(LeaseMode):
     """A leased record behind a cache that answers for settled ones."""
 
-    def __init__(self, backend: Backend, kind: Kind, near: ReadThroughCache) -> None:
+    def __init__(self, backend: Backend, kind: Kind, cache: ReadThroughCache) -> None:
         super().__init__(backend, kind)
-        self._near = near
+        self._cache = cache
 
     def claim(self, request: ClaimRequest) -> ClaimResult:
-        return _near_first(self._near, request, super().claim)
+        return _ask_cache_first(self._cache, request, super().claim)
 
     async def aclaim(self, request: ClaimRequest) -> ClaimResult:
-        return await _anear_first(self._near, request, super().aclaim)
+        return await _aask_cache_first(self._cache, request, super().aclaim)
 
 
 def lease_mode(backend: Backend, kind: Kind) -> LeaseMode:
     """The mode of leased claims in a store."""
-    return LeaseMode(backend, kind) if backend.near is None else CachedLeaseMode(backend, kind, backend.near)
+    return LeaseMode(backend, kind) if backend.cache is None else CachedLeaseMode(backend, kind, backend.cache)
 
 
 class CallerTransaction:
@@ -245,19 +253,21 @@ class CallerTransaction:
         await self._backend.acheck(self.aexecutor(), self._joining.place)
         return await arun(claim(self._backend.store, request), self.aexecutor())
 
-    def settle(self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
+    def settle(
+        self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
+    ) -> Settled:
         try:
-            return _tell_settled(run(_settling(self._backend, held, settlement, stored), self.executor()))
+            return _judge_settle(run(_settle(self._backend, ownership, settlement, stored), self.executor()))
         except RetrysafeError:
             if failing:
                 return Settled.BROKEN
             raise
 
     async def asettle(
-        self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
+        self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
     ) -> Settled:
         try:
-            return _tell_settled(await arun(_settling(self._backend, held, settlement, stored), self.aexecutor()))
+            return _judge_settle(await arun(_settle(self._backend, ownership, settlement, stored), self.aexecutor()))
         except RetrysafeError:
             if failing:
                 return Settled.BROKEN
@@ -278,7 +288,9 @@ class OwnTransaction:
         self._backend = backend
         self._store: Any = backend.store
         self._lending: Any = None
+        """The client's `transaction()`, entered by `_begin` and left by `give_back`."""
         self._opened: Any = None
+        """The executor that it gave, on the borrowed connection."""
         self._afterwards: AfterCommit | None = None
 
     @property
@@ -292,12 +304,13 @@ class OwnTransaction:
         return self._backend.aclient()
 
     def claim(self, request: ClaimRequest) -> ClaimResult:
-        return _near_first(self._backend.near, request, lambda request: restarting(lambda: self._claim(request)))
+        return _ask_cache_first(self._backend.cache, request, lambda request: restarting(lambda: self._claim(request)))
 
     def _claim(self, request: ClaimRequest) -> ClaimResult:
         store = self._store
         if store.capabilities.looks_first:
-            settled = outcome_if_settled(request, put(store.read(request.key), self._backend.ready(), again=True))
+            client = self._backend.ready_client()
+            settled = outcome_if_settled(request, put(store.read(request.key), client, again=True))
             if settled is not None:
                 return settled
         outcome: ClaimResult = self._begin(open_claim(self._store, request))
@@ -312,7 +325,7 @@ class OwnTransaction:
 
     def _begin(self, program: Program[Any]) -> Any:
         """Borrow a connection, and run the program that begins a transaction on it."""
-        self._lending = self._backend.ready().transaction()
+        self._lending = self._backend.ready_client().transaction()
         self._opened = self._lending.__enter__()
         try:
             return run(program, self._opened.execute)
@@ -321,14 +334,14 @@ class OwnTransaction:
             raise
 
     async def aclaim(self, request: ClaimRequest) -> ClaimResult:
-        return await _anear_first(
-            self._backend.near, request, lambda request: arestarting(lambda: self._aclaim(request))
+        return await _aask_cache_first(
+            self._backend.cache, request, lambda request: arestarting(lambda: self._aclaim(request))
         )
 
     async def _aclaim(self, request: ClaimRequest) -> ClaimResult:
         store = self._store
         if store.capabilities.looks_first:
-            client = await self._backend.aready()
+            client = await self._backend.ready_aclient()
             settled = outcome_if_settled(request, await aput(store.read(request.key), client, again=True))
             if settled is not None:
                 return settled
@@ -343,7 +356,7 @@ class OwnTransaction:
         return opened
 
     async def _abegin(self, program: Program[Any]) -> Any:
-        client = await self._backend.aready()
+        client = await self._backend.ready_aclient()
         self._lending = client.transaction()
         self._opened = await self._lending.__aenter__()
         try:
@@ -352,54 +365,59 @@ class OwnTransaction:
             await self.agive_back()
             raise
 
-    def settle(self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool) -> Settled:
-        try:
-            done: bool = self._end(conclude(self._store, held, settlement, stored))
-        except RetrysafeError as failure:
-            if failing:
-                return Settled.BROKEN
-            if not isinstance(failure, StoreUnavailable):
-                raise
-            return _read_back(run(read(self._store, held.key), self.executor()), held, settlement, failure)
-        if done and settlement.event is not None:
-            return Settled.RECORDED
-        self._afterwards = None
-        doubted = run(_doubting(self._backend, held), self.executor())
-        if not done:
-            raise _early_end(doubted=doubted)
-        return Settled.DOUBTED if doubted else Settled.RECORDED
-
-    async def asettle(
-        self, held: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
+    def settle(
+        self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
     ) -> Settled:
         try:
-            done: bool = await self._aend(conclude(self._store, held, settlement, stored))
+            done: bool = self._end(conclude(self._store, ownership, settlement, stored))
         except RetrysafeError as failure:
             if failing:
                 return Settled.BROKEN
             if not isinstance(failure, StoreUnavailable):
                 raise
-            return _read_back(await arun(read(self._store, held.key), self.aexecutor()), held, settlement, failure)
+            return _judge_lost_commit(
+                run(read(self._store, ownership.key), self.executor()), ownership, settlement, failure
+            )
         if done and settlement.event is not None:
-            return Settled.RECORDED
-        doubted = await arun(_doubting(self._backend, held), self.aexecutor())
+            return RECORDED
+        self._afterwards = None
+        doubted = run(_mark_unknown(self._backend, ownership), self.executor())
         if not done:
             raise _early_end(doubted=doubted)
-        return Settled.DOUBTED if doubted else Settled.RECORDED
+        return Settled.DOUBTED if doubted else RECORDED
 
-    def conclude_many(self, held: Sequence[Ownership], stored: StoredResult) -> bool:
+    async def asettle(
+        self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
+    ) -> Settled:
+        try:
+            done: bool = await self._aend(conclude(self._store, ownership, settlement, stored))
+        except RetrysafeError as failure:
+            if failing:
+                return Settled.BROKEN
+            if not isinstance(failure, StoreUnavailable):
+                raise
+            record = await arun(read(self._store, ownership.key), self.aexecutor())
+            return _judge_lost_commit(record, ownership, settlement, failure)
+        if done and settlement.event is not None:
+            return RECORDED
+        doubted = await arun(_mark_unknown(self._backend, ownership), self.aexecutor())
+        if not done:
+            raise _early_end(doubted=doubted)
+        return Settled.DOUBTED if doubted else RECORDED
+
+    def conclude_many(self, ownerships: Sequence[Ownership], stored: StoredResult) -> bool:
         """Complete the keys and commit; False, and the keys are in doubt, if the handler has ended the transaction."""
-        done: bool = self._end(conclude_many(self._store, held, stored))
+        done: bool = self._end(conclude_many(self._store, ownerships, stored))
         if not done:
             self._afterwards = None
-            run(doubt_many(self._store, held), self.executor())
+            run(doubt_many(self._store, ownerships), self.executor())
         return done
 
-    async def aconclude_many(self, held: Sequence[Ownership], stored: StoredResult) -> bool:
+    async def aconclude_many(self, ownerships: Sequence[Ownership], stored: StoredResult) -> bool:
         """`conclude_many` for async code."""
-        done: bool = await self._aend(conclude_many(self._store, held, stored))
+        done: bool = await self._aend(conclude_many(self._store, ownerships, stored))
         if not done:
-            await arun(doubt_many(self._store, held), self.aexecutor())
+            await arun(doubt_many(self._store, ownerships), self.aexecutor())
         return done
 
     def _end(self, program: Program[Any]) -> Any:
@@ -435,58 +453,62 @@ class OwnTransaction:
         self._lending = self._opened = None
 
     async def agive_back(self) -> None:
-        """`give_back` for async code."""
+        """Return the connection; async clients see by themselves whether it can be lent again."""
         lending, self._lending, self._opened = self._lending, None, None
         await lending.__aexit__(None, None, None)
 
 
-def _near_first(
-    near: ReadThroughCache | None, request: ClaimRequest, claim: Callable[[ClaimRequest], ClaimResult]
+def _ask_cache_first(
+    cache: ReadThroughCache | None, request: ClaimRequest, claim: Callable[[ClaimRequest], ClaimResult]
 ) -> ClaimResult:
     """Answer from the cache, if there is one and it can; else claim, and keep the settled record that was met."""
-    if near is None:
+    if cache is None:
         return claim(request)
-    looked = near.look(request)
+    looked = cache.look(request)
     if looked[0] is not None:
         return looked[0]
     outcome = claim(request)
-    near.keep(outcome, looked)
+    cache.keep(outcome, looked)
     return outcome
 
 
-async def _anear_first(
-    near: ReadThroughCache | None, request: ClaimRequest, claim: Callable[[ClaimRequest], Awaitable[ClaimResult]]
+async def _aask_cache_first(
+    cache: ReadThroughCache | None, request: ClaimRequest, claim: Callable[[ClaimRequest], Awaitable[ClaimResult]]
 ) -> ClaimResult:
-    if near is None:
+    if cache is None:
         return await claim(request)
-    looked = await near.alook(request)
+    looked = await cache.alook(request)
     if looked[0] is not None:
         return looked[0]
     outcome = await claim(request)
-    await near.akeep(outcome, looked)
+    await cache.akeep(outcome, looked)
     return outcome
 
 
-def _settling(backend: Backend, held: Ownership, settlement: Settlement, stored: StoredResult | None) -> Program[bool]:
+def _settle(
+    backend: Backend, ownership: Ownership, settlement: Settlement, stored: StoredResult | None
+) -> Program[bool]:
     assert settlement.event is not None, "only an own transaction can end without an event"
-    return settle(backend.store, held, settlement.event, stored)
+    return settle(backend.store, ownership, settlement.event, stored)
 
 
-def _tell_settled(done: bool) -> Settled:
-    return Settled.RECORDED if done else Settled.LOST
+def _judge_settle(done: bool) -> Settled:
+    return RECORDED if done else Settled.LOST
 
 
-def _read_back(record: Record | None, held: Ownership, settlement: Settlement, failure: StoreUnavailable) -> Settled:
+def _judge_lost_commit(
+    record: Record | None, ownership: Ownership, settlement: Settlement, failure: StoreUnavailable
+) -> Settled:
     """Decide a commit without an answer: it succeeded if the record has our attempt, token and target state."""
-    mine = record is not None and (record.attempt, record.token) == (held.attempt, held.token)
+    mine = record is not None and (record.attempt, record.token) == (ownership.attempt, ownership.token)
     if record is not None and mine and settlement.event is not None and record.state is RULES[settlement.event].target:
-        return Settled.RECORDED
+        return RECORDED
     raise StoreUnavailable(f"The transaction could not be ended: {failure.detail}") from failure
 
 
-def _doubting(backend: Backend, held: Ownership) -> Program[bool]:
+def _mark_unknown(backend: Backend, ownership: Ownership) -> Program[bool]:
     """Mark the record unknown if it is there: after a rollback, only a handler that committed can have left it."""
-    return (yield from ask(backend.store.settle(held._replace(transactional=False), Transition.DOUBT, None)))
+    return (yield from ask(backend.store.settle(ownership._replace(transactional=False), Transition.DOUBT, None)))
 
 
 def _early_end(*, doubted: bool) -> RetrysafeError:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from retrysafe import lazy
+from retrysafe.claims.codec import AnswerCodec
 from retrysafe.claims.repeats import Repeats
 from retrysafe.protocol import keys
 from retrysafe.protocol.events import Event, Observer, Watch
@@ -191,13 +192,14 @@ EVENTS: dict[str, EventSpec] = {
     ),
     "consumer_full": EventSpec(
         ERROR,
-        "so many messages of a partition wait for a retry that nothing more of it is received until some of them end",
+        "no new message of a partition has begun for 10 s, because the messages that are tried again leave no room to "
+        "receive one",
         ("partition", "messages"),
     ),
-    "consumer_parked": EventSpec(
+    "consumer_retries": EventSpec(
         DEBUG,
         "how many messages of a partition a consumer keeps in memory because they, or one before them with their key, "
-        "wait for a retry",
+        "are tried again",
         ("partition", "messages"),
     ),
     "retention_unknown": EventSpec(
@@ -490,9 +492,8 @@ class Observers:
             return AttemptEvents(self, request, False)
         boundary, operation, key, attempt = request.boundary, request.operation, request.key, request.attempt
         fields = {"effects": request.effects, "store": store}
-        arrived = getattr(codec, "arrived", None)
-        if arrived is not None:
-            fields |= arrived(annotation)
+        if isinstance(codec, AnswerCodec):
+            fields |= codec.arrived(annotation)
         told = self
         if self._watching:
             received = Event("received", boundary, operation, keys.redact(key), attempt, fields)

@@ -6,10 +6,10 @@ turns a record that a claim met into the stored result, or into the error that s
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from retrysafe.claims.codec import MEDIA_TYPE as FAILURES
-from retrysafe.claims.codec import Codec, JSONCodec, decode_failure, encode_failure, require_body
+from retrysafe.claims.codec import AnswerCodec, Codec, JSONCodec, decode_failure, encode_failure, require_body
 from retrysafe.claims.notes import MARK, without_note
 from retrysafe.claims.observers import AttemptEvents
 from retrysafe.claims.sealing import MEDIA_TYPE as ENCRYPTED
@@ -35,7 +35,7 @@ from retrysafe.protocol.outcomes import (
     Settlement,
     ending_of_answer,
     ending_of_error,
-    verdict,
+    settlement_of,
 )
 from retrysafe.protocol.records import ClaimRequest, Record, State, StoredResult
 from retrysafe.protocol.transitions import Transition
@@ -48,8 +48,9 @@ def load_result(
 
     Raises `ResultUnreadable` if it cannot be read, and `ResultNotEncodable` if the attempt could not store it.
     """
+    given = record.result is not None and MARK in record.result.media_type
     try:
-        return decode_result(settings.codec, _decrypt(settings, request, record), annotation)
+        return decode_result(settings.codec, _decrypt(settings, request, record), annotation, given=given)
     except ResultUnreadable as unreadable:
         events.emit("unreadable", reason=unreadable.detail)
         raise
@@ -57,9 +58,9 @@ def load_result(
 
 def is_answer(settings: BoundarySettings, request: ClaimRequest, record: Record) -> bool:
     """Tell whether a stored failure is an answer of the kind that retries get, as an HTTP response is."""
-    kind = getattr(settings.codec, "media_type", None)
+    codec = settings.codec
     try:
-        return kind is not None and _decrypt(settings, request, record).media_type == kind
+        return isinstance(codec, AnswerCodec) and _decrypt(settings, request, record).media_type == codec.media_type
     except ResultUnreadable:
         return False
 
@@ -137,13 +138,22 @@ NO_SIGNALS = HandlerSignals()
 _RETURNED = (Ending.RETURNED, Settlement(Transition.COMPLETE))
 
 
-class WorkOutcome(NamedTuple):
+class WorkOutcome:
     """The end of the block: its kind, settlement and stored result, and the reason why there is none."""
 
-    ending: Ending
-    settlement: Settlement
-    stored: StoredResult | None
-    unencodable: ResultNotEncodable | None = None
+    __slots__ = ("ending", "settlement", "stored", "unencodable")
+
+    def __init__(
+        self,
+        ending: Ending,
+        settlement: Settlement,
+        stored: StoredResult | None,
+        unencodable: ResultNotEncodable | None = None,
+    ) -> None:
+        self.ending = ending
+        self.settlement = settlement
+        self.stored = stored
+        self.unencodable = unencodable
 
 
 def end_of(
@@ -166,7 +176,8 @@ def end_of(
             ending, settlement, encode_result(settings.codec, result, annotation, settings.largest_result)
         )
     except ResultNotEncodable as refused:
-        return WorkOutcome(Ending.UNENCODABLE, verdict(Ending.UNENCODABLE, mode), StoredResult(None, "", 0), refused)
+        ending = Ending.UNENCODABLE
+        return WorkOutcome(ending, settlement_of(ending, mode), StoredResult(None, "", 0), refused)
 
 
 def _judge(
@@ -175,25 +186,26 @@ def _judge(
     """The outcome of work that failed or was declared so; else how it ended, and that its result is stored."""
     largest = settings.largest_result
     if signals.failure is not None:
-        return WorkOutcome(Ending.DECLARED, verdict(Ending.DECLARED, mode), encode_error(signals.failure, largest))
+        ending = Ending.DECLARED
+        return WorkOutcome(ending, settlement_of(ending, mode), encode_error(signals.failure, largest))
     postponed = isinstance(error, Postponed)
     said = {"committed": signals.committed, "not_executed": signals.not_executed or postponed}
     if error is not None:
         ending = ending_of_error(permanent=is_permanent(error, settings), **said)
-        settlement = verdict(ending, mode)
+        settlement = settlement_of(ending, mode)
         return WorkOutcome(
             ending, settlement, None if settlement.event is Transition.RELEASE else encode_error(error, largest)
         )
     answered, reason = signals.answered
     ending = ending_of_answer(answered, **said)
-    settlement = verdict(ending, mode)
+    settlement = settlement_of(ending, mode)
     if settlement.event is Transition.COMPLETE:
         return ending, settlement
     stored = encode_failure("Failure", reason, None) if settlement.event is Transition.DOUBT else None
     return WorkOutcome(ending, settlement, stored)
 
 
-def answer_of(
+def verdict_of_probe(
     signals: HandlerSignals, settings: BoundarySettings, result: Any, annotation: Any
 ) -> tuple[Transition, StoredResult | None] | None:
     """The transition and result that a probe's answer leads to; None if it could not tell."""
@@ -207,6 +219,13 @@ def answer_of(
         except ResultNotEncodable as error:
             raise OutcomeUnknown(f"The result of the probe cannot be stored. {error.detail}") from error
     return (Transition.RESOLVE_RELEASED, None) if signals.not_executed else None
+
+
+def is_final(signals: HandlerSignals, error: BaseException | None, settings: BoundarySettings) -> bool:
+    """Tell whether work failed for good: it declared that, raised a permanent error, or made a stored answer of one."""
+    if signals.failure is not None:
+        return True
+    return signals.answered[0] is Answered.ABORTED if error is None else is_permanent(error, settings)
 
 
 def is_permanent(error: BaseException, settings: BoundarySettings) -> bool:
@@ -237,14 +256,16 @@ def encode_result(codec: Codec, result: Any, annotation: Any, largest: int | Non
     return stored
 
 
-def decode_result(codec: Codec, stored: StoredResult, annotation: Any) -> Any:
-    """Decode a stored result; whatever goes wrong in a codec is `ResultUnreadable`.
+def decode_result(codec: Codec, stored: StoredResult, annotation: Any, *, given: bool = False) -> Any:
+    """Decode a stored result, which a person or a probe may have ``given``; whatever goes wrong is `ResultUnreadable`.
 
     Raises `ResultNotEncodable` for a result that was withheld, whichever codec it is: there is nothing to read.
     """
     if stored.body is None:
         require_body(stored)
     try:
+        if given and isinstance(codec, JSONCodec):
+            return codec.decode_given(stored, annotation)
         return codec.decode(stored, annotation)
     except ResultUnreadable:
         raise

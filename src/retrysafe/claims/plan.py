@@ -20,48 +20,48 @@ _MOST_CODECS = 64
 class Plan:
     """The constant part of claims: settings, operation, scope, and the hash of what their keys begin with."""
 
-    __slots__ = ("_lookup", "_scoped", "_secrets", "lease_mode", "operation", "scope", "settings")
+    __slots__ = ("_identity", "_lookup", "_scoped", "_secrets", "_terms", "lease_mode", "operation", "settings")
 
     def __init__(
-        self, settings: BoundarySettings, operation: str, scope: str, lease_mode: LeaseMode | None, *, named: bool
+        self,
+        settings: BoundarySettings,
+        operation: str,
+        scope: str,
+        lease_mode: LeaseMode | None,
+        *,
+        scope_is_tenant: bool,
     ) -> None:
         self.settings = settings
-        self._scoped = settings.scope is not None or (named and scope != "")
+        self._scoped = settings.scope is not None or (scope_is_tenant and scope != "")
         self.operation = keys.check_name(operation, "operation")
-        self.scope = scope
         self.lease_mode = lease_mode
-        """The mode of claims that nothing transactional is around; None for a transactional boundary."""
+        """The mode of all claims of a boundary with leases; None for a transactional one: each claim has its own."""
+        self._identity = settings.name, scope, operation
+        quota = None if settings.quota is None else settings.quota.allowance(settings.name, scope)
+        self._terms = settings.effects, settings.clocks, settings.on_expired, quota
         self._secrets = settings.secrets
-        self._lookup = keys.Lookup(settings.secret, settings.name, scope, operation)
+        self._lookup = keys.Lookup(settings.secret, *self._identity)
 
-    def request(self, key: str, payload: Fingerprint | bytes) -> ClaimRequest:
+    def request(self, key: str, payload: Fingerprint | bytes, recorded: str = "") -> ClaimRequest:
         """The request of a new attempt at a key, with a fingerprint that is keyed, or one that is stored as it is."""
-        settings, found, secrets = self.settings, self._lookup.of(key), self._secrets
-        plain = None if isinstance(payload, bytes) else payload
-        stored = payload if isinstance(payload, bytes) else secrets.hashed_for(payload, found)
-        return ClaimRequest(
-            found,
-            settings.name,
-            self.scope,
-            self.operation,
-            stored,
-            attempt_ids.new(),
-            settings.effects,
-            settings.clocks,
-            settings.on_expired,
-            None if settings.quota is None else settings.quota.allowance(settings.name, self.scope),
-            plain,
-            secrets,
-            self._scoped,
+        found, secrets, plain = self._lookup.of(key), self._secrets, None
+        if isinstance(payload, bytes):
+            stored = payload
+        else:
+            stored, plain = secrets.hashed_for(payload, found), payload
+        attempt, scoped = attempt_ids.new(), self._scoped
+        return tuple.__new__(  # by place: twice as quick as `ClaimRequest(…)`
+            ClaimRequest,
+            (found, *self._identity, stored, attempt, *self._terms, plain, secrets, scoped, recorded),
         )
 
 
 class Plans:
     """The plans of a boundary, or of an entry point with a codec of its own."""
 
-    def __init__(self, settings: BoundarySettings, *, named: bool = True) -> None:
+    def __init__(self, settings: BoundarySettings, *, scope_is_tenant: bool = True) -> None:
         self.settings = settings
-        self._named = named
+        self._scope_is_tenant = scope_is_tenant
         """True if a scope that a claim names is a tenant: entry points name principals."""
         self._with_codecs: dict[int, Plans] = {}
         self._plans: dict[tuple[str, str], Plan] = {}
@@ -76,7 +76,7 @@ class Plans:
             scope = str.__str__(scope)
         found = self._plans.get((operation, scope))
         if found is None:
-            found = Plan(self.settings, operation, scope, self._lease_mode, named=self._named)
+            found = Plan(self.settings, operation, scope, self._lease_mode, scope_is_tenant=self._scope_is_tenant)
             if len(self._plans) >= _MOST:
                 self._plans.clear()
             self._plans[operation, scope] = found
@@ -88,5 +88,5 @@ class Plans:
         if found is None:
             if len(self._with_codecs) >= _MOST_CODECS:
                 self._with_codecs.clear()
-            found = self._with_codecs[id(codec)] = Plans(self.settings._replace(codec=codec), named=False)
+            found = self._with_codecs[id(codec)] = Plans(self.settings._replace(codec=codec), scope_is_tenant=False)
         return found

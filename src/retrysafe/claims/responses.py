@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any, NamedTuple, cast
 
-from retrysafe.claims.codec import require_body
+from retrysafe.claims.codec import AnswerCodec, require_body
 from retrysafe.errors import ConfigurationError, ResultUnreadable
-from retrysafe.protocol.records import Outcome, StoredResult
+from retrysafe.protocol.records import HTTP, Outcome, StoredResult, key_space
 
-OPERATION = "http"
+OPERATION = HTTP
 """The operation of guarded requests; where each endpoint has keys of its own, it begins with this and a space."""
 Headers = tuple[tuple[bytes, bytes], ...]
 """Field lines in the order in which they stand, names in lower case."""
@@ -72,7 +72,7 @@ class Response(NamedTuple):
 
 def is_http(operation: str) -> bool:
     """Tell whether keys of an operation belong to HTTP requests, so that their results are responses."""
-    return operation.partition(" ")[0] == OPERATION
+    return key_space(operation).partition(" ")[0] == OPERATION
 
 
 def respond(
@@ -171,7 +171,7 @@ def refuse_response(operation: str, result: Any) -> None:
         )
 
 
-class ResponseCodec:
+class ResponseCodec(AnswerCodec):
     """Responses as bytes, for a record: see the head of this file."""
 
     media_type = MEDIA_TYPE

@@ -43,8 +43,4 @@ async def arestarting(make: Callable[[], Claim], attempt: Callable[[Claim], Awai
             if pause is None:
                 raise
         restarts += 1
-        await _sleep(pause)
-
-
-async def _sleep(seconds: float) -> None:
-    await lazy.asyncio.sleep(seconds)
+        await lazy.asyncio.sleep(pause)

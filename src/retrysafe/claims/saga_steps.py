@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from retrysafe.claims import step_programs as step_programs
 from retrysafe.claims.step import Step
+from retrysafe.claims.step_programs import aperform, perform
 from retrysafe.claims.step_results import Shelf
 from retrysafe.errors import ConfigurationError, OutcomeUnknown
 from retrysafe.protocol import keys
-from retrysafe.protocol.records import Key
+from retrysafe.protocol.records import Key, key_space
 from retrysafe.protocol.requests import Program, ask
 from retrysafe.protocol.steps import (
     MEETS,
@@ -21,10 +21,10 @@ from retrysafe.protocol.steps import (
     StepRow,
     StepState,
     Work,
+    at_of,
     change,
     insert,
     label,
-    place_of,
 )
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class SagaStep(Step):
         error = error or self._failure
         store, work = self._shelf.store, self._shelf.work
         if error is None:
-            row = self._row(StepState.DONE)._replace(result=self._shelf.keep(self.at, self._result))
+            row = self._row(StepState.DONE)._replace(result=self._shelf.encode(self.at, self._result))
             yield from change(store, work, row, StepState.STARTED, joined=True)
             return
         with suppress(Exception):  # the transaction may be broken by the error, and is to be rolled back
@@ -89,21 +89,39 @@ def saga_step(settings: BoundarySettings, saga: Key, name: str, tx: Any, *, undo
     tenant = settings.scope_of(scope)
     key = keys.lookup(settings.secret, settings.name, tenant, _OPERATION, keys.parse(saga))
     work = Work(key, 0, settings.clocks.memory, None)
-    return SagaStep(Shelf(settings, work, tenant, _OPERATION), place_of(name), tx, undo=undo)
+    return SagaStep(Shelf(settings, work, tenant, _OPERATION), at_of(name), tx, undo=undo)
 
 
 def signal(
+    settings: BoundarySettings, key: Key, name: str, value: Any, operation: str, scope: str | None = None
+) -> bool:
+    """Write down a signal for the work of a key; False if it has one of this name, or there is no such work."""
+    settings.backend.ready_client()
+    done: bool = perform(settings.backend, _signalling(settings, key, name, value, key_space(operation), scope))
+    return done
+
+
+async def asignal(
+    settings: BoundarySettings, key: Key, name: str, value: Any, operation: str, scope: str | None = None
+) -> bool:
+    """`signal` for async code."""
+    await settings.backend.ready_aclient()
+    program = _signalling(settings, key, name, value, key_space(operation), scope)
+    done: bool = await aperform(settings.backend, program)
+    return done
+
+
+def _signalling(
     settings: BoundarySettings, key: Key, name: str, value: Any, operation: str, scope: str | None
 ) -> Program[bool]:
-    """Write down a signal for the work of a key; False if it has one of this name, or there is no such work."""
     tenant = settings.scope_of(scope)
     found = keys.lookup(settings.secret, settings.name, tenant, operation, keys.parse(key))
     record = yield from ask(settings.backend.store.read(found), again=True)
     if record is None:
         return False
     shelf = Shelf(settings, Work(found, record.created, settings.clocks.memory, None), tenant, operation)
-    at = At(f"{SIGNAL}{place_of(name).name}")
-    row = StepRow(at, StepState.DONE, -1, result=shelf.keep(at, value))
+    at = At(f"{SIGNAL}{at_of(name).name}")
+    row = StepRow(at, StepState.DONE, -1, result=shelf.encode(at, value))
     if (yield from ask(shelf.store.signal(shelf.work, row), again=True)):
         return True
     kept, _ = yield from ask(shelf.store.find(shelf.work, at))

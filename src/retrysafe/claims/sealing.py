@@ -34,9 +34,9 @@ class Bound(NamedTuple):
 
     @classmethod
     def of_step(cls, boundary: str, scope: str, operation: str, work: Work, at: At) -> Bound:
-        """Bind the result of a step to the place of its row."""
-        place = "\0".join((operation, *at, str(work.generation)))
-        return cls(boundary, scope, place, work.key, State.COMPLETED)
+        """Bind the result of a step to the address of its row."""
+        address = "\0".join((operation, *at, str(work.generation)))
+        return cls(boundary, scope, address, work.key, State.COMPLETED)
 
 
 class Sealer(Protocol):

@@ -70,6 +70,9 @@ def layered(fast: Any, truth: Any, *, name: str, at_most: Duration = "1h") -> La
 class Waiters:
     """Counts the duplicates of a boundary that wait in this process."""
 
+    checked_snapshot = False
+    """True once a claim has asked whether the isolation level hides what duplicates wait for."""
+
     def __init__(self) -> None:
         self._lock = new_lock()
         self._waiting: PerProcess[list[None]] = PerProcess(list)
@@ -104,7 +107,6 @@ class BoundarySettings(NamedTuple):
     codec: Codec
     observers: Observers
     secret: bytes | None
-    warned: list[bool]
     waiters: Waiters
     encryption: Keyring | None = None
     quota: Quota | None = None
@@ -118,13 +120,6 @@ class BoundarySettings(NamedTuple):
     def chance(self) -> float:
         """A random number in [0, 1), for jitter."""
         return lazy.random.random()
-
-    def first_wait(self) -> bool:
-        """Tell whether this is asked for the first time."""
-        if self.warned:
-            return False
-        self.warned.append(True)
-        return True
 
     def key(self, key: Key | None) -> str | None:
         """The key as text; None when it is missing and such calls pass."""

@@ -7,16 +7,17 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from retrysafe.backends.driver import put
 from retrysafe.backends.joining import join
 from retrysafe.claims.context import ClaimContext
 from retrysafe.claims.outcome import is_permanent
-from retrysafe.claims.step_programs import Retreat, aperform, call, perform, refuse_awaitable
+from retrysafe.claims.step_programs import Retreat, aperform, call, client_of, drive, refuse_awaitable
 from retrysafe.errors import ConfigurationError, KeyReused, LeaseLost
 from retrysafe.protocol import fingerprint, keys
 from retrysafe.protocol.fingerprint import UNCHECKED, Fingerprint
 from retrysafe.protocol.records import Effects, StoredResult
 from retrysafe.protocol.requests import Program, ask
-from retrysafe.protocol.steps import MEETS, Act, Aim, At, StepRow, StepState, change, insert, label
+from retrysafe.protocol.steps import MEETS, SLEEP, Act, Aim, At, StepRow, StepState, change, insert, label, meet
 
 if TYPE_CHECKING:
     from retrysafe.claims.step_course import Course
@@ -44,7 +45,7 @@ class Step:
     _committed = False
     _not_executed = False
     _failure: BaseException | None = None
-    is_lease = False
+    is_named_lease = False
 
     def __init__(self, shelf: Shelf, at: At, tx: Any = None) -> None:
         self._shelf, self.at, self._tx = shelf, at, tx
@@ -103,8 +104,8 @@ class Step:
         """The idempotency key for the downstream call ``name``: the same on every attempt, and of this step alone."""
         if not isinstance(name, str):
             raise ConfigurationError("key_for() takes the name of the call that the key is for, such as 'charge'.")
-        place = "\0".join(("step", str(self._shelf.work.generation), *self.at, self._purpose, name))
-        return keys.derive(self._shelf.settings.secret, self._shelf.work.key, place)
+        address = "\0".join(("step", str(self._shelf.work.generation), *self.at, self._purpose, name))
+        return keys.derive(self._shelf.settings.secret, self._shelf.work.key, address)
 
     _purpose = "do"
 
@@ -123,18 +124,22 @@ class Step:
     # ------------------------------------------------------------ entering and leaving
 
     def __enter__(self) -> Step:
-        perform(self._backend, self._entering(), self._joining)
+        self._client = client_of(self._backend, self._joining)
+        if self._joining is not None:
+            drive(self._stay_home(), self._client)
+        if not self._enter_unasked():
+            drive(self._entering(), self._client)
         self._context = ClaimContext(self, self._transaction)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._context is not None and self._context.leave():
-            perform(self._backend, self._leaving(error), self._joining)
+        if self._context is not None and self._context.leave() and not (error is None and self._leave_unstarted()):
+            drive(self._leaving(error), self._client)
 
     async def __aenter__(self) -> Step:
-        await aperform(self._backend, self._entering(), self._joining)
+        await aperform(self._backend, self._beginning(), self._joining)
         self._context = ClaimContext(self, self._transaction)
         return self
 
@@ -143,6 +148,24 @@ class Step:
     ) -> None:
         if self._context is not None and self._context.leave():
             await aperform(self._backend, self._leaving(error), self._joining)
+
+    def _beginning(self) -> Program[None]:
+        yield from self._stay_home()
+        yield from self._entering()
+
+    def _stay_home(self) -> Program[None]:
+        """Refuse a transaction under the schema of a tenant, whose step would be taken for another's."""
+        store: Any = self._backend.store
+        if self._joining is not None and not self._shelf.scope and hasattr(store, "stay_home"):
+            yield from ask(store.stay_home())
+
+    def _enter_unasked(self) -> bool:
+        """Enter without asking the store if no earlier attempt can have come here; tell whether that is so."""
+        return False
+
+    def _leave_unstarted(self) -> bool:
+        """`_leaving` of such a step, for sync code, if it is done."""
+        return False
 
     def _entering(self) -> Program[None]:
         raise NotImplementedError
@@ -207,11 +230,36 @@ class StepOfClaim(Step):
                 self._result = await function(*args)
         return self._result
 
+    def _enter_unasked(self) -> bool:
+        course = self.course
+        if course.took_over or self.undo is not None or self._effects == "external" or self.at in course.unsure:
+            return False
+        if self._tx is None:  # no row is written before the work, which would be refused
+            self.ensure_held()
+        course.refuse_inside(self.at)
+        course.enlist(self.at)
+        self._place = course.places[self.at.name]
+        return True
+
+    def _leave_unstarted(self) -> bool:
+        if self._started or self._replayed or self._failure is not None:
+            return False
+        row = self._row(StepState.DONE, self._shelf.encode(self.at, self._result, self.annotation))
+        store, work, joined = self._shelf.store, self._shelf.work, self._tx is not None
+        try:
+            written = put(store.insert(work, row, joined=joined), self._client, again=not joined)
+            met = None if written else drive(meet(store, work, row, joined=joined), self._client)
+        except Exception:
+            self.course.forget(self.at)
+            raise
+        self._note(row, met)
+        return True
+
     def _entering(self) -> Program[None]:
         course = self.course
         course.refuse_inside(self.at)
         yield from course.load(self.at)
-        row = course.ask(self.at, new=self._new)
+        row = course.enlist(self.at, new=self._new)
         self._place = course.places[self.at.name]
         if self.undo is not None:
             course.undos[self.at] = self
@@ -232,10 +280,21 @@ class StepOfClaim(Step):
                 self._check_input(row.fingerprint)
                 yield from self._take_over()
             case _:
-                if course.took_over if self._tx is not None else self._effects == "external" or self.undo is not None:
+                # in the caller's transaction only to meet an earlier attempt's row before the work
+                is_written_first = (
+                    course.took_over if self._tx is not None else self._effects == "external" or self.undo is not None
+                )
+                if is_written_first:
                     yield from self._start()
+                elif self._tx is None:
+                    self.ensure_held()
 
     def _replay(self, row: StepRow) -> None:
+        if row.fingerprint == SLEEP:
+            raise ConfigurationError(
+                f"{self.name!r} was a sleep when this work began, and has no result of a step: give the step a "
+                "name of its own, without was=, and write new=True."
+            )
         self._check_input(row.fingerprint)
         self._result, self._replayed = self._shelf.read(row, self.annotation), True
         self.course.tell("step_replayed", self.at)
@@ -303,7 +362,7 @@ class StepOfClaim(Step):
         if error is not None:
             yield from self._fail(error)
             return
-        row = self._row(StepState.DONE, self._shelf.keep(self.at, self._result, self.annotation))
+        row = self._row(StepState.DONE, self._shelf.encode(self.at, self._result, self.annotation))
         store, work = self._shelf.store, self._shelf.work
         try:
             if self._started:
@@ -314,6 +373,11 @@ class StepOfClaim(Step):
         except Exception:
             course.forget(self.at)
             raise
+        self._note(row, met)
+
+    def _note(self, row: StepRow, met: StepRow | None) -> None:
+        """The row was written, or one of another attempt was met."""
+        course = self.course
         if met is not None and met.state is not StepState.DONE:
             raise LeaseLost(f"Step {label(self.at)}: another attempt has written it.")
         if met is not None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from retrysafe.claims.context import enclosing
+from retrysafe.claims.context import enclosing, innermost
 from retrysafe.claims.step_results import Shelf
 from retrysafe.errors import ConfigurationError, OutcomeUnknown
-from retrysafe.protocol.steps import DECISION, Aim, At, StepRow, Work, label, read
+from retrysafe.protocol.steps import DECISION, SLEEP, Aim, At, StepRow, Work, label, read
 
 if TYPE_CHECKING:
-    from retrysafe.protocol.procedures import Won
+    from retrysafe.claims.held_claim import HeldClaim
     from retrysafe.protocol.records import ClaimRequest
     from retrysafe.protocol.requests import Program
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 class Course:
     """The steps of one attempt, as far as it knows them."""
 
-    def __init__(self, claim: Any, request: ClaimRequest, won: Won | None) -> None:
-        if won is None:
+    def __init__(self, claim: Any, request: ClaimRequest, held: HeldClaim | None) -> None:
+        if held is None:
             raise claim._sign(
                 ConfigurationError(
                     "A step was asked for in a replay, whose work is done. The block runs on replays too: put its "
                     "steps under 'if not claim.replayed'."
                 )
             )
-        self.claim, self._won = claim, won
+        self.claim, self._held = claim, held
         self.settings = claim._settings
         self._request = request
         self._shelf: Shelf | None = None
-        self.took_over = won.record.attempts > 1
+        self.took_over = held.record.attempts > 1
         """True if an earlier attempt at the same work may have left rows."""
         self.rows: dict[At, StepRow] = {}
         self.asked: set[At] = set()
@@ -39,6 +39,7 @@ class Course:
         self.broken: set[At] = set()
         """Steps of this attempt that may have happened although they have raised."""
         self.places: dict[str, int] = {}
+        """`StepRow.place` by name."""
         self.undos: dict[At, Any] = {}
         """The steps with a compensation."""
         self._loaded = not self.took_over
@@ -48,15 +49,15 @@ class Course:
     def shelf(self) -> Shelf:
         """The rows of the work; refused in a transactional claim."""
         if self._shelf is None:
-            held, record = self._won.held, self._won.record
-            if held.transactional:
+            ownership, record = self._held.ownership, self._held.record
+            if ownership.transactional:
                 raise self.claim._sign(
                     ConfigurationError(
                         "A transactional claim is one step already: it commits with its effect, as a whole. Steps are "
                         "for effects='keyed' or 'external'; there, a step with tx= has what belongs into a transaction."
                     )
                 )
-            work = Work(held.key, record.created, held.clocks.memory, held)
+            work = Work(ownership.key, record.created, ownership.clocks.memory, ownership)
             self._shelf = Shelf(self.settings, work, self._request.scope, self._request.operation)
         return self._shelf
 
@@ -65,7 +66,7 @@ class Course:
         """The aim with which a step is asked for."""
         return Aim.REDO if DECISION in self.rows else Aim.DO
 
-    def ask(self, at: At, *, new: bool = False) -> StepRow | None:
+    def enlist(self, at: At, *, new: bool = False) -> StepRow | None:
         """Note that a step was asked for; return its row. Refuses a second one of the name, and code that changed."""
         if at in self.asked and at not in self.unsure:
             raise ConfigurationError(
@@ -74,13 +75,15 @@ class Course:
             )
         place = self.places.setdefault(at.name, len(self.places))
         if not new and self.took_over and all(row.at.name != at.name for row in self.rows.values()):
-            there = [row.at.name for row in self.rows.values() if row.place == place]
-            if there and there[0] not in self.places:
+            there = next((row for row in self.rows.values() if row.place == place), None)
+            if there is not None and there.at.name not in self.places:
                 del self.places[at.name]
+                old, slept = there.at.name, there.fingerprint == SLEEP
+                renamed = f"If that is its old name, write step({at.name!r}, …, was={old!r}); if it is another step, "
                 raise ConfigurationError(
                     f"The code has changed since this work began: step {at.name!r} was not done, and at its place "
-                    f"stood step {there[0]!r}. Nothing of it was run. If that is its old name, write step({at.name!r}, "
-                    f"…, was={there[0]!r}); if it is another step, write new=True."
+                    f"stood {'the sleep' if slept else 'step'} {old!r}. Nothing of it was run. "
+                    f"{'For a step that is new, ' if slept else renamed}write new=True."
                 )
         self.asked.add(at)
         return self.rows.get(at)
@@ -93,6 +96,8 @@ class Course:
     def refuse_inside(self, at: At) -> None:
         """Refuse a step inside a step, or outside the claim's block."""
         self.claim._refuse_outside()
+        if innermost.get() is self.claim._context:
+            return
         around: Any = enclosing()
         if around is not self.claim and getattr(around, "course", None) is self:
             raise ConfigurationError(

@@ -10,12 +10,13 @@ from retrysafe.backends.driver import arun, run
 from retrysafe.cancellation import run_to_completion
 from retrysafe.claims.context import ClaimContext
 from retrysafe.errors import ConfigurationError
-from retrysafe.protocol.requests import Ask, Program
+from retrysafe.protocol.requests import Ask, Program, as_it_is
 
 if TYPE_CHECKING:
     from retrysafe.backends.backend import Backend
     from retrysafe.backends.spec import Joining
     from retrysafe.claims.context import Enclosing
+    from retrysafe.protocol.client import Executor
 
 
 class Call(NamedTuple):
@@ -32,25 +33,33 @@ class Retreat(BaseException):
 
 def call(step: Enclosing, function: Callable[..., Any], *args: Any) -> Program[Any]:
     """Call a function of the user's, whose errors are no answers of the store, to be asked again."""
-    value, error = yield Ask(Call(step, function, args), _as_it_is)
+    value, error = yield Ask(Call(step, function, args), as_it_is)
     if error is not None:
         raise error
     return value
 
 
 def perform(backend: Backend, program: Program[Any], joining: Joining | None = None) -> Any:
-    """Drive a program in sync code; makes the table of a file at its first use."""
+    """Drive a program in sync code."""
+    return drive(program, client_of(backend, joining))
+
+
+def client_of(backend: Backend, joining: Joining | None) -> Executor:
+    """The executor of sync code's steps; makes the table of a file at its first use."""
     if joining is None:
         if _lacks_table(backend):
             backend.tables.provide("steps")
-        client: Any = backend.client()
-    elif joining.execute is None:
+        return backend.client()
+    if (client := joining.execute) is None:
         raise ConfigurationError("tx= belongs to async code: write 'async with', or give a coroutine function.")
-    else:
-        client = joining.execute
-        backend.check(client, joining.place)
-        if _lacks_table(backend):  # it holds the file's one lock
-            run(backend.tables.providing("steps"), client)
+    backend.check(client, joining.place)
+    if _lacks_table(backend):  # it holds the file's one lock
+        run(backend.tables.providing("steps"), client)
+    return client
+
+
+def drive(program: Program[Any], client: Executor) -> Any:
+    """`perform` on an executor."""
 
     def execute(request: Any) -> Any:
         if request.__class__ is not Call:
@@ -108,10 +117,6 @@ def refuse_awaitable(value: Any) -> Any:
         "A function of a step returned an awaitable, whose work is not done. In async code give a coroutine function "
         "and await the step, or write 'async with'."
     )
-
-
-def _as_it_is(answer: Any) -> Any:
-    return answer
 
 
 class _Inside:

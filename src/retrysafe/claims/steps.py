@@ -7,7 +7,8 @@ transaction, and calls functions of the user's. The rules are in `retrysafe.prot
 
 How a run goes back
 -------------------
-It does if the operation fails for good and a step has ``undo``. The decision is written first; then the compensations
+It does if the operation fails for good and a step has ``undo``: by an error of ``permanent=``, by `Claim.fail`, or by
+an error that was made a stored answer, such as a 409. The decision is written first; then the compensations
 are called, those of the latest steps first, each with the stored result. After a crash the code runs again, with its
 finished steps replayed, and those that it has begun done again, only to register its compensations; so the run ends
 undone, whatever the code says by then. A compensation that fails, and a step with one that the code did not ask for
@@ -20,37 +21,43 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
+from operator import attrgetter
 from random import Random
+from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
+from retrysafe.backends.driver import arun
+from retrysafe.backends.steps import has_steps
 from retrysafe.cancellation import run_to_completion
-from retrysafe.claims.codec import decode_failure
+from retrysafe.claims.codec import decode_failure, encode_failure
 from retrysafe.claims.functions import kind_of
-from retrysafe.claims.lease import clock
-from retrysafe.claims.outcome import encode_error, is_permanent
+from retrysafe.claims.heartbeat import clock
+from retrysafe.claims.outcome import encode_error, is_final
 from retrysafe.claims.step import Compensation, StepOfClaim, StepOptions
 from retrysafe.claims.step_course import Course
-from retrysafe.claims.step_programs import Retreat, aperform, call, perform
+from retrysafe.claims.step_programs import Retreat, aperform, call, drive, perform
 from retrysafe.errors import ConfigurationError, LeaseLost, OutcomeUnknown, Postponed, StoredFailure
 from retrysafe.protocol.canonical import NotCanonical
 from retrysafe.protocol.durations import micros, seconds
 from retrysafe.protocol.exception_groups import leaves
 from retrysafe.protocol.fingerprint import Fields, Fingerprint
+from retrysafe.protocol.outcomes import Answered
 from retrysafe.protocol.requests import Program, ask
 from retrysafe.protocol.steps import (
     DECISION,
     MEETS,
     SIGNAL,
+    SLEEP,
     Act,
     Aim,
     At,
     StepRow,
     StepState,
+    at_of,
     change,
     insert,
     label,
-    place_of,
 )
 
 if TYPE_CHECKING:
@@ -59,28 +66,30 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 _NO_PLACE = -1
-_ELSEWHERE = (Postponed, LeaseLost)
+_OPTIONS = frozenset(StepOptions.__annotations__)
+_ENDS_THE_ATTEMPT_ONLY = (Postponed, LeaseLost)
 """With these the attempt ends, but not the work."""
 
 
 class ClaimSteps(Course):
     """The steps of one attempt, with what a claim can do about them."""
 
-    _settling = False
+    looks_back = False
+    """True if it failed for good after earlier attempts, whose steps are to be looked for if it asked for none."""
+    _is_ending = False
 
     # ------------------------------------------------------------ asking for steps
 
     def step(self, name: str, function: Callable[..., Any] | None, args: tuple[Any, ...], /, **options: Any) -> Any:
         """A step: called with its function, or to be entered."""
-        unknown = options.keys() - StepOptions.__annotations__.keys()
-        if unknown or (args and function is None):
+        if not _OPTIONS.issuperset(options) or (args and function is None):
             raise ConfigurationError(
                 f"step() takes a name, a function with its arguments, and {', '.join(StepOptions.__annotations__)}."
             )
         given: StepOptions = options  # type: ignore[assignment]
         if (effects := given.get("effects", "keyed")) not in ("keyed", "external"):
             raise ConfigurationError(f"effects={effects!r}: a step is 'keyed' or 'external'.")
-        at, tx = place_of(given.get("was") or name, given.get("each")), given.get("tx")
+        at, tx = at_of(given.get("was") or name, given.get("each")), given.get("tx")
         if function is None:
             return StepOfClaim(self, at, given, None)
         kind = kind_of(function)
@@ -92,46 +101,59 @@ class ClaimSteps(Course):
     # ------------------------------------------------------------ the end of the attempt
 
     def end(self, error: BaseException | None) -> BaseException | None:
-        """Compensate if the work goes back; return the error with which it ends."""
-        if self._begins_to_end():
+        """Compensate if the work goes back; return the error to settle the record with. `finish` comes after that."""
+        if self._has_to_end():
             try:
-                error = self.run(self._ending(error))
+                if self._shelf is None:  # without a table of steps none is made
+                    drive(self._load_earlier(), self.settings.backend.client())
+                if self._shelf is not None:
+                    error = self.run(self._ending(error))
             except BaseException as failure:  # noqa: BLE001 - with it the attempt ends
                 error = failure
         return error
 
     async def aend(self, error: BaseException | None) -> BaseException | None:
         """`end` for async code; compensations come to their end even if the caller is cancelled."""
-        if not self._begins_to_end():
+        if not self._has_to_end():
             return error
         ended, self.cancelled = await run_to_completion(self._aend(error))
         return ended
 
     async def _aend(self, error: BaseException | None) -> BaseException | None:
         try:
-            ended: BaseException | None = await self.arun(self._ending(error))
+            if self._shelf is None:
+                await arun(self._load_earlier(), self.settings.backend.aclient())
+            if self._shelf is not None:
+                error = await self.arun(self._ending(error))
         except BaseException as failure:  # noqa: BLE001 - with it the attempt ends
-            ended = failure
-        return ended
+            error = failure
+        return error
+
+    def _load_earlier(self) -> Program[None]:
+        if (yield from has_steps(self.settings.backend)):
+            yield from self.load()
 
     cancelled: BaseException | None = None
     """The cancellation that arrived while the attempt ended."""
 
-    def _begins_to_end(self) -> bool:
-        place = self.claim._context
-        self._settling = self._shelf is not None and place is not None and place.is_open()
-        return self._settling
+    def _has_to_end(self) -> bool:
+        context = self.claim._context
+        concerned = self._shelf is not None or self.looks_back
+        self._is_ending = concerned and context is not None and context.is_open()
+        return self._is_ending
 
     def finish(self, given: BaseException | None, error: BaseException | None) -> None:
         """Let the rows end with their record, and raise what the work's own code did not."""
-        if self._settling:
-            perform(self.settings.backend, self._concluding())
+        if self._is_ending:
+            if self._shelf is not None:
+                perform(self.settings.backend, self._concluding())
             self._raise(given, error)
 
     async def afinish(self, given: BaseException | None, error: BaseException | None) -> None:
         """`finish` for async code."""
-        if self._settling:
-            await aperform(self.settings.backend, self._concluding())
+        if self._is_ending:
+            if self._shelf is not None:
+                await aperform(self.settings.backend, self._concluding())
             self._raise(given, error)
 
     def _raise(self, given: BaseException | None, error: BaseException | None) -> None:
@@ -146,14 +168,21 @@ class ClaimSteps(Course):
                 yield from ask(request)
 
     def _ending(self, error: BaseException | None) -> Program[Any]:
+        if isinstance(error, BaseExceptionGroup):
+            error = _without_waits(error)
         if self._is_doubt(error):
             self.claim.committed()
             return error
         yield from self.load()
+        declared = self.claim._signals.failure
+        if isinstance(error, Postponed) and declared is not None:
+            error = declared  # before it came to the wait
         goes_back = DECISION in self.rows or self._decides(error)
-        if not goes_back or isinstance(error, _ELSEWHERE):
+        if not goes_back or isinstance(error, _ENDS_THE_ATTEMPT_ONLY):
             return error
         if error is not None and not isinstance(error, Exception | Retreat):
+            if declared is not None:
+                self.claim._signalling().failure = None
             return error  # the attempt is ended from outside; the next one goes back
         return (yield from self._going_back(error))
 
@@ -161,38 +190,48 @@ class ClaimSteps(Course):
         return self._doubt is not None and error is not None and any(leaf is self._doubt for leaf in leaves(error))
 
     def _decides(self, error: BaseException | None) -> bool:
-        declared = self.claim._signals.failure is not None
         undoable = bool(self.undos) or any(row.undoable for row in self.rows.values())
-        return undoable and (declared or (error is not None and is_permanent(error, self.settings)))
+        return undoable and is_final(self.claim._signals, error, self.settings)
+
+    def _is_aborted(self, error: BaseException | None) -> bool:
+        """Tell whether the end is an answer that was made of an error, and is stored."""
+        return error is None and self.claim._signals.answered[0] is Answered.ABORTED
 
     def _going_back(self, error: BaseException | None) -> Program[Any]:
         decided = self.rows.get(DECISION)
         if decided is None:
-            reason = self.claim._signals.failure or error
-            assert reason is not None
-            stored = self.shelf.seal(DECISION, encode_error(reason, self.settings.largest_result))
+            signals, largest = self.claim._signals, self.settings.largest_result
+            reason = signals.failure or error
+            found = encode_error(reason, largest) if reason else encode_failure("Failure", signals.answered[1], None)
+            stored = self.shelf.seal(DECISION, found)
             row = StepRow(DECISION, StepState.DONE, _NO_PLACE, result=stored, token=self.shelf.work.token)
             yield from insert(self.shelf.store, self.shelf.work, row)
-        forgotten = [row.at for row in self.rows.values() if row.undoable and row.state is not StepState.UNDONE]
-        forgotten = [at for at in forgotten if at not in self.undos]
+        left = [row for row in self.rows.values() if row.undoable and row.state is not StepState.UNDONE]
+        latest_first = sorted(left, key=attrgetter("place"), reverse=True)
+        forgotten = [row.at for row in latest_first if row.at not in self.undos]
         try:
             if forgotten:
-                raise self.doubt(
-                    forgotten[0],
-                    f"Step {label(forgotten[0])} is to be undone, and the code did not ask for it again, so that its "
-                    "undo= is not known",
-                )
+                raise self._doubt_undoing(forgotten)
             for step in reversed(self.undos.values()):
                 yield from self._undo(step)
         except OutcomeUnknown as unknown:
             signals = self.claim._signalling()
             signals.failure, signals.committed = None, True
             return unknown
-        if decided is None:
+        if decided is None or self._is_aborted(error):
             return error
         kind, message, data = decode_failure(self.shelf.open(decided))
         self.claim.fail(type(kind, (Exception,), {"data": data})(message))
         return self.claim._sign(StoredFailure(kind, message, data))
+
+    def _doubt_undoing(self, forgotten: list[At]) -> OutcomeUnknown:
+        first, *others = map(label, forgotten)
+        told = f"Step {first} is to be undone"
+        if others:
+            told += f", and so {'is' if len(others) == 1 else 'are'} {', '.join(others)}"
+        them, their = ("them", "their") if others else ("it", "its")
+        told += f", and the code did not ask for {them} again, so that {their} undo= is not known"
+        return self.doubt(forgotten[0], told)
 
     def _undo(self, step: StepOfClaim) -> Program[Any]:
         at, row = step.at, self.rows.get(step.at)
@@ -232,19 +271,20 @@ class ClaimSteps(Course):
 
     def sleep(self, name: str, duration: Duration) -> Program[Any]:
         """Raise `Postponed` until the time has come."""
-        length, at = micros(duration, "sleep"), place_of(name)
+        length, at = micros(duration, "sleep"), at_of(name)
         if length >= self.settings.clocks.window:
             raise ConfigurationError(
                 f"sleep({name!r}) is as long as window=, after which the key would begin new work: make window= longer."
             )
         self.refuse_inside(at)
         yield from self.load()
-        row = self.ask(at)
+        row = self.enlist(at)
         if row is None:
             if self.aim is Aim.REDO:
                 raise Retreat
             due = self._store_time() + length
-            row = StepRow(at, StepState.DONE, self.places[name], result=self.shelf.keep(at, due))
+            stored = self.shelf.encode(at, due)
+            row = StepRow(at, StepState.DONE, self.places[name], fingerprint=SLEEP, result=stored)
             met = yield from insert(self.shelf.store, self.shelf.work, row)
             self.rows[at] = row = met or row
         left = self.shelf.read(row) - self._store_time()
@@ -253,7 +293,7 @@ class ClaimSteps(Course):
 
     def wait_for(self, name: str, retry_after: Duration) -> Program[Any]:
         """The value of a signal."""
-        pause, at = seconds(retry_after, "retry_after"), At(f"{SIGNAL}{place_of(name).name}")
+        pause, at = seconds(retry_after, "retry_after"), At(f"{SIGNAL}{at_of(name).name}")
         self.refuse_inside(at)
         yield from self.load()
         row = self.rows.get(at)
@@ -269,13 +309,13 @@ class ClaimSteps(Course):
     def _store_time(self) -> int:
         """The store's time, as far as it is known from the claim."""
         since: float = clock() - self.claim._claimed_at
-        return self._won.record.now + round(since * 1e6)
+        return self._held.record.now + round(since * 1e6)
 
     # ------------------------------------------------------------ the same on every attempt
 
     def now(self) -> datetime:
         """The time at which the work began."""
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=self._won.record.created)
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=self._held.record.created)
 
     def uuid(self, name: str) -> UUID:
         """A UUID by name."""
@@ -297,14 +337,21 @@ class ClaimSteps(Course):
         return found
 
 
+def _without_waits(error: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The errors of a TaskGroup but for waits, which are no failures; the first to end, if there is nothing else."""
+    waits, others = error.split(Postponed)
+    if waits is None or others is not None:
+        return others or error
+    return min(leaves(waits), key=attrgetter("retry_after"))
+
+
 def _payload(function: Callable[..., Any], args: tuple[Any, ...], more: int) -> Fingerprint:
     """The input of a step, its parts named as the parameters of its function."""
     plain = getattr(function, "__func__", function)
-    names: tuple[str, ...] = getattr(getattr(plain, "__code__", None), "co_varnames", ())
     start = more + (plain is not function)
-    fields = _fields(names[start : start + len(args)], len(args))
+    fields = _fields(getattr(plain, "__code__", None), start, len(args))
     try:
-        return fields.of(dict(zip(fields.names, args, strict=True)))
+        return fields.of(args)
     except NotCanonical as error:
         raise ConfigurationError(
             f"{error}. A step is known by its input: give it plain values, or a function without arguments (a lambda), "
@@ -313,5 +360,6 @@ def _payload(function: Callable[..., Any], args: tuple[Any, ...], more: int) -> 
 
 
 @lru_cache(maxsize=256)
-def _fields(names: tuple[str, ...], count: int) -> Fields:
+def _fields(code: CodeType | None, start: int, count: int) -> Fields:
+    names = () if code is None else code.co_varnames[start : start + count]
     return Fields((*names, *(f"argument_{number + 1}" for number in range(len(names), count))), {})

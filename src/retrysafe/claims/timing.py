@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from retrysafe.claims.lease import clock
+from retrysafe.claims.heartbeat import clock
 from retrysafe.claims.observers import AttemptEvents
 from retrysafe.errors import StoreUnavailable
 

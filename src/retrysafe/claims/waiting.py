@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from retrysafe.claims import lease
+from retrysafe.claims import heartbeat
 from retrysafe.claims.context import on_a_loop
 from retrysafe.claims.observers import AttemptEvents
 from retrysafe.claims.settings import BoundarySettings
@@ -18,6 +18,13 @@ RETRY_AFTER = 1.0
 """Seconds after which a refused duplicate is told to come again: work ends long before its lease, which is renewed."""
 
 
+def retry_after(record: Record | None) -> float:
+    """`RETRY_AFTER`; where the lease has missed a renewal, as a dead worker's has, the seconds that it has left."""
+    if record is None or 2 * record.now < record.updated + record.lease_until:
+        return RETRY_AFTER
+    return max(RETRY_AFTER, record.lease_left)
+
+
 def refuse_on_a_loop(settings: BoundarySettings) -> None:
     """Refuse a sync claim that may have to wait where an event loop runs."""
     if not isinstance(settings.concurrency, Reject) and on_a_loop():
@@ -27,14 +34,12 @@ def refuse_on_a_loop(settings: BoundarySettings) -> None:
         )
 
 
-def checks_snapshot(settings: BoundarySettings) -> bool:
-    """Tell whether this is the first claim of its boundary that may wait in a transaction."""
+def check_snapshot_once(settings: BoundarySettings) -> Program[str | None] | None:
+    """`find_frozen_snapshot`, for the first claim of a boundary that may wait in a transaction; None for others."""
     waits = not isinstance(settings.concurrency, Reject) and settings.effects == "transactional"
-    return waits and settings.first_wait()
-
-
-def snapshot(settings: BoundarySettings) -> Program[str | None]:
-    """The isolation level, if a waiting duplicate cannot see the other's commit under it; else None."""
+    if not waits or settings.waiters.checked_snapshot:
+        return None
+    settings.waiters.checked_snapshot = True
     store: Any = settings.backend.store
     return find_frozen_snapshot(store)
 
@@ -45,7 +50,7 @@ class Patience:
     def __init__(self, settings: BoundarySettings, events: AttemptEvents) -> None:
         self._settings = settings
         self._events = events
-        self._patience: PollSchedule | None = None
+        self._polls: PollSchedule | None = None
         self._counted = False
 
     def pause(self, record: Record | None, *, helps: bool) -> float:
@@ -53,13 +58,14 @@ class Patience:
         concurrency = self._settings.concurrency
         lease_left = None if record is None else record.lease_left
         pause: float | None = None
-        if not isinstance(concurrency, Reject) and helps and self._counts(concurrency.at_most):
-            now = lease.clock()
-            self._patience = (self._patience or PollSchedule(now + concurrency.seconds)).next_poll()
-            pause = self._patience.next_pause(now, lease_left, self._settings.chance())
+        if not isinstance(concurrency, Reject) and helps and self._may_wait(concurrency.at_most):
+            now = heartbeat.clock()
+            self._polls = (self._polls or PollSchedule(now + concurrency.seconds)).next_poll()
+            pause = self._polls.next_pause(now, lease_left, self._settings.chance())
         if pause is None:
-            self._events.emit("conflict", retry_after=RETRY_AFTER)
-            raise InProgress(retry_after=RETRY_AFTER)
+            again = retry_after(record)
+            self._events.emit("conflict", retry_after=again)
+            raise InProgress(retry_after=again)
         self._events.emit("waiting", pause=pause)
         return pause
 
@@ -69,7 +75,7 @@ class Patience:
             self._counted = False
             self._settings.waiters.leave()
 
-    def _counts(self, at_most: int) -> bool:
-        """Tell whether it is one of those that may wait."""
+    def _may_wait(self, at_most: int) -> bool:
+        """Count it among those that wait, if it is not yet; False when there are as many as may wait."""
         self._counted = self._counted or self._settings.waiters.join(at_most)
         return self._counted

@@ -1,8 +1,8 @@
 """`retrysafe batch`: list the last load of each part of a table, and show a run of loads.
 
-The loads are read in a SQL target, the runs in the store of their boundary. No command starts a run again: the code is
-in your application, and the same run= goes on. Exit code: 0 if something was found; 1 if the run was not; 2 if the
-command could not be carried out.
+The loads are read in a SQL target, the runs in the store of their boundary. No command resumes a run: the code is in
+your application, and the same call with the same run= goes on, as under `retrysafe run`. Exit code: 0 if something was
+found; 1 if the run was not; 2 if the command could not be carried out.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from retrysafe.cli.options import add_option, add_verbs
 from retrysafe.cli.rendering import as_json, lines, say, table
 from retrysafe.errors import ConfigurationError
 from retrysafe.loads.sql import marks_of
+from retrysafe.loads.work import in_scope
 from retrysafe.messaging.operators import Operating
 
 _HEADS = ("table", "part", "fence", "run", "rows", "version", "upto")
@@ -58,7 +59,7 @@ def run_runs(options: argparse.Namespace) -> int:
 def run_show(options: argparse.Namespace) -> int:
     """Show a run."""
     options.limit = 0
-    parts = _parts(options, run=options.run_id)
+    parts = _parts(options, run=in_scope(options.run_id, options.scope or ""))
     with open_operator(options) as operator:
         located = operator.locate(
             options.run_id,

@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             measured = [measurement.run(profile) for profile in profiles]
             _show(_Report(measurement, load, measured), options)
-        except BaseException:  # such as that nobody reads the report
+        except BaseException:  # such as a closed pipe
             _forget(measurement, options)
             raise
         clean = _forget(measurement, options)

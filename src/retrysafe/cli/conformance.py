@@ -140,7 +140,9 @@ def run_store(options: argparse.Namespace) -> int:
                     failed += 1
                     where = traceback.extract_tb(error.__traceback__)[-1]
                     print(f"{colour}: {name}: {where.line}: {str(error) or type(error).__name__}")
-            print(f"{backend.address}, {colour}: {len(CASES)} cases, {failed} failed so far")
+            known = backend.store.capabilities.tested_on
+            before = f"; before this, it was tested on {known}" if known else ""
+            print(f"{backend.address}, {colour}: {len(CASES)} cases, {failed} failed so far{before}")
         finally:
             harness.close()
             forget(backend)

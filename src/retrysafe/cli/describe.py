@@ -90,7 +90,8 @@ def _boundary_at(module: ModuleType, attribute: str) -> Boundary:
         named = [name for name, one in vars(module).items() if isinstance(one, Boundary)]
         raise ConfigurationError(
             f"{attribute!r} is not a boundary in module {module.__name__!r}. "
-            f"Its boundaries: {', '.join(named) or 'none'}."
+            f"Its boundaries: {', '.join(named) or 'none'}. All that it makes, applications too: "
+            f"retrysafe describe {module.__name__}"
         )
     return found
 

@@ -23,6 +23,7 @@ from retrysafe.cli.opening import add_reason, add_store_verb, load_object, store
 from retrysafe.cli.options import add_option, add_verb, add_verbs
 from retrysafe.cli.rendering import as_json, say, table
 from retrysafe.cli.stopping import add_stop_within, end_by_signals, stop_within
+from retrysafe.cli.topics import add_declare, declare_for_worker
 from retrysafe.cli.worker import add_metrics, serve_health
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.messaging.brokers.base import Consumer
@@ -76,6 +77,7 @@ def _add_run(below: Any) -> None:
     add_option(run, "--lanes N", "messages, or batches, that are handled at the same time")
     add_option(run, "--in-flight N", "received messages in memory at most", 1000)
     add_option(run, "--redrive TIME", "how often marked dead letters are looked for", "5s")
+    add_declare(run)
     add_stop_within(run)
     add_metrics(run)
     add_option(run, "--once TIME", "exit when no message has come for so long, and say what was done")
@@ -89,7 +91,7 @@ def run_consumer(options: argparse.Namespace) -> int:
     if not isinstance(handler, Handler):
         raise ConfigurationError(f"{options.handler} is a {type(handler).__qualname__}: name a handler of an Inbox.")
     entry = handler.setting.entry
-    with serve_health(options, entry.backend.address) as observers:
+    with serve_health(options, f"inbox {handler.consumer}", entry.backend.address) as observers:
         entry.settings.observers.add(observers)
         return _run(options, handler)
 
@@ -110,6 +112,9 @@ def _run(options: argparse.Namespace, handler: Handler[Any, Any]) -> int:
         raise ConfigurationError(f"A handler on the event loop has called sys.exit({error.code!r}).") from error
     found = {outcome.value: number for outcome, number in sorted(done.items())}
     said = ", ".join(f"{number} {name}" for name, number in found.items()) or "no message"
+    if left := subscription.left_marked:
+        found["marked"] = left
+        said += f"; marked dead letters that another process is handling, unless it died less than 30 s ago: {left}"
     print(as_json(found) if options.json else said, flush=True)
     return 1 if subscription.unhandled else 0
 
@@ -136,6 +141,7 @@ def _consumer(options: argparse.Namespace) -> Consumer:
         raise ConfigurationError(f"--broker: retrysafe inbox run cannot consume from {spec.title}.")
     if not all(options.topic):
         raise ConfigurationError("--topic is empty: is a variable of the shell not set?")
+    declare_for_worker(options, url, spec, given)
     load = spec.load(spec.consumer)
     consumer: Consumer = make_for(_SIDE, lambda: load(url, options.topic, group=options.group, **given))
     return consumer

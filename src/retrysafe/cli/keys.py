@@ -20,8 +20,17 @@ from typing import Any, get_args
 from retrysafe.admin import runs, selection
 from retrysafe.admin.answers import json_result
 from retrysafe.admin.operator import MOST_COUNTED, SHORTEST_PREFIX, UNKNOWN, Look, Operator
-from retrysafe.admin.rendering import RELEASING, consequence, details, explain, next_steps, result, summary
-from retrysafe.admin.selection import STATES
+from retrysafe.admin.rendering import (
+    RELEASING,
+    consequence,
+    details,
+    end_of_command,
+    explain,
+    next_steps,
+    result,
+    summary,
+)
+from retrysafe.admin.selection import STATES, read_operation
 from retrysafe.claims.codec import JSONCodec
 from retrysafe.claims.notes import without_note
 from retrysafe.claims.responses import Response, respond, type_of_text
@@ -174,7 +183,8 @@ def _add_expire(verbs: Any) -> None:
 
 def add_filter(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "--boundary NAME", "the boundary")
-    add_option(parser, "--operation NAME", "the operation")
+    told = "the operation; of HTTP requests also a route, as in 'POST /orders/{id}'"
+    add_option(parser, "--operation NAME", told, type=read_operation)
     add_option(parser, "--scope TEXT", "the scope; '' is the empty one")
 
 
@@ -255,7 +265,7 @@ def run_show(options: argparse.Namespace) -> int:
         record = find_record(operator, options, changes=False)
         if record is None:
             return 1
-        shown = details(record)
+        shown = details(record) | end_of_command(record)
         differing: tuple[str, ...] = ()
         if options.payload is not None:
             differing = _compare(record, options)
@@ -278,7 +288,10 @@ def run_show(options: argparse.Namespace) -> int:
 
 def _print(shown: dict[str, Any]) -> None:
     steps, stored = shown.pop("next"), shown.pop("result", None)
+    outputs = [(name, text) for name in ("stdout", "stderr") if (text := shown.pop(name, ""))]
     say(lines(shown))
+    for name, text in outputs:
+        say([f"end of {name}:", *(f"  {line}" for line in text.splitlines())])
     if stored is not None:
         body = stored.pop("text", None) or stored.pop("base64", None)
         print("result  " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in stored.items() if value))

@@ -11,9 +11,10 @@ from retrysafe.backends import migrations
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.registry import connect
 from retrysafe.backends.urls import without_password
-from retrysafe.cli.opening import add_store_option, store_of
+from retrysafe.cli.opening import add_store, store_of
 from retrysafe.cli.options import add_option, add_verb
 from retrysafe.cli.progress import show_progress
+from retrysafe.cli.rendering import as_json
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.migrating import Migration
 
@@ -23,6 +24,7 @@ _DIALECTS = {
     "postgres": "postgresql",
     "mysql": "mysql",
     "mariadb": "mysql",
+    "mssql": "mssql",
 }
 _ASYNC_ONLY = ("postgresql+asyncpg", "mysql+asyncmy", "mariadb+asyncmy")
 
@@ -30,7 +32,7 @@ _ASYNC_ONLY = ("postgresql+asyncpg", "mysql+asyncmy", "mariadb+asyncmy")
 def add_to(verbs: Any) -> None:
     """Add the verb to the command line."""
     parser = add_verb(verbs, "migrate", "create or update a store's tables", run, __doc__)
-    add_store_option(parser)
+    add_store(parser)
     add_option(parser, "--sql", "print the SQL instead, without connecting")
     add_option(parser, "--after N", "with --sql: only the migrations after version N")
     add_option(
@@ -53,8 +55,9 @@ def run(options: argparse.Namespace) -> int:
     with show_progress(lambda: "migrating"):
         applied = _apply(backend, options.partitions, in_loop=scheme in _ASYNC_ONLY)
     for migration in applied:
-        print(f"applied {migration.version:04d} {migration.name}")
-    if not applied:
+        told = {"version": migration.version, "name": migration.name}
+        print(as_json(told) if options.json else f"applied {migration.version:04d} {migration.name}")
+    if not applied and not options.json:
         print("up to date")
     return 0
 

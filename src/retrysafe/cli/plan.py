@@ -1,7 +1,7 @@
 """`retrysafe plan`: the records, bytes, requests and sweeping that a load makes in a store.
 
-Nothing is asked of any store: the plan is arithmetic from measured constants, true for bytes within a fifth (MySQL and
-MariaDB: within a half).
+Nothing is asked of any store: the plan is arithmetic from measured constants, true for bytes and log within a fifth
+(bytes of MySQL and MariaDB: within a half), and for the number of requests.
 """
 
 from __future__ import annotations
@@ -73,16 +73,17 @@ def _as_data(found: CapacityPlan) -> dict[str, Any]:
 def _lines(kind: str, found: CapacityPlan) -> list[str]:
     each = found.footprint
     total = render_size(found.store_bytes + found.index_bytes)
+    asked = f"{each.requests} for a new key, {each.replay_requests} for a replay"
     lines = [
         f"records        {found.records:,}",
         f"bytes          {total} ({render_size(each.record)} a record, {render_size(each.indexes)} in indexes)",
-        f"requests       {found.requests:,.0f} a second: two for a new key, one for a replay",
+        f"requests       {found.requests:,.0f} a second: {asked}",
     ]
     if each.log:
         lines.append(f"log            {render_size(found.log_rate)} a second")
     if each.write_units:
-        lines.append(f"write units    {found.write_units:,.0f} a second ({each.write_units} for a new key)")
-        lines.append(f"read units     {found.read_units:,.1f} a second ({each.read_units} for a replay)")
+        charged = f"{each.write_units} for a new key, {each.replay_units} for a replay"
+        lines.append(f"write units    {found.write_units:,.0f} a second: {charged}")
     if found.sweepers:
         lines.append(f"sweep          {found.sweep:,.0f} records a second; sweepers needed: {found.sweepers}")
     else:

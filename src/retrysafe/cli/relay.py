@@ -23,7 +23,9 @@ from retrysafe.cli.brokers import add_broker, choose, log_to_stderr, make_for
 from retrysafe.cli.opening import add_store, load_object, store_of
 from retrysafe.cli.options import add_option, add_verb
 from retrysafe.cli.stopping import add_stop_within, end_by_signals, stop_within
+from retrysafe.cli.topics import add_declare, declare_for_worker
 from retrysafe.cli.worker import add_metrics, serve_health
+from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.sync_publisher import SyncPublisher
 from retrysafe.messaging.cdc.slot import SLOT, Slot
 from retrysafe.messaging.relay.relay import Relay, Relayed
@@ -85,6 +87,7 @@ def add_to(verbs: Any) -> None:
     for name in ("source", "topic"):
         text = f"publish messages of this {name} alone; may be repeated (default: all)"
         add_option(parser, f"--{name} {name.upper()}...", text)
+    add_declare(parser)
     add_stop_within(parser)
     add_metrics(parser)
     add_option(parser, "--once", "exit when no message is due")
@@ -96,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
     store = store_of(options)
     backend = connect(store)
     publisher = _publisher(options, backend)
-    with serve_health(options, store) as observers:
+    with serve_health(options, "relay", store) as observers:
         return _run(options, store, publisher, observers)
 
 
@@ -149,8 +152,11 @@ async def _arelay(relay: Relay, publisher: Any, *, once: bool) -> Relayed | None
 
 def _publisher(options: argparse.Namespace, backend: Backend) -> Any:
     if options.publisher:
+        if options.declare:
+            raise ConfigurationError("--declare is for a broker that --broker names, and not for --publisher.")
         return _load_publisher(options.publisher)
     url, spec, given = choose(options, _SIDE, ", or give --publisher")
+    declare_for_worker(options, url, spec, given)
     load = spec.load((backend.serves_async and spec.async_publisher) or spec.publisher)
     publisher = make_for(_SIDE, lambda: load(url, **given))
     if backend.serves_async or not inspect.iscoroutinefunction(publisher.publish):

@@ -48,6 +48,7 @@ def add_to(verbs: Any) -> None:
         "reason; retries get that failure. An attempt that is at work is not stopped, and may complete.",
     )
     add_naming(parser)
+    _add_encryption(parser)
     add_audit(parser)
 
     parser = add_verb(
@@ -70,12 +71,16 @@ def add_to(verbs: Any) -> None:
         required=True,
     )
     add_option(parser, "--result JSON", "done: what the step returns (null for nothing)")
+    _add_encryption(parser)
+    add_audit(parser)
+
+
+def _add_encryption(parser: argparse.ArgumentParser) -> None:
     add_option(
         parser,
         "--encryption-keys-env NAME",
         "the environment variable with the boundary's encryption keys, if it has encryption=",
     )
-    add_audit(parser)
 
 
 def run_list(options: argparse.Namespace) -> int:

@@ -72,7 +72,7 @@ def _print(form: str, findings: list[Finding]) -> None:
 
 def _summary(new: list[Finding], files: int, known: int, gone: int) -> str:
     counts = Counter(one.rule.id for one in new)
-    each = ", ".join(f"{id_} {count}" for id_, count in sorted(counts.items()))
+    each = ", ".join(f"{count} of {id_}" for id_, count in sorted(counts.items()))
     parts = [f"{len(new)} findings in {files} files" + (f": {each}" if each else "")]
     parts += [f"{known} in the baseline"] if known else []
     parts += [f"{gone} of the baseline are gone: write it again"] if gone else []

@@ -71,16 +71,18 @@ def carry_out(options: argparse.Namespace, make: Callable[[Observer], Sweeper], 
     try:
         with end_by_signals(sweeper.stop, lambda: _WAITS, _complain):
             if sweeper.serves_sync:
-                total.skipped = _sweep(sweeper, options)
+                _sweep(sweeper, options)
             else:
-                total.skipped = asyncio.run(_asweep(sweeper, options))
+                asyncio.run(_asweep(sweeper, options))
     except OSError as error:
         raise ConfigurationError(f"--archive: {error}. Records that were not archived were not removed.") from error
     finally:
+        total.skipped, total.too_large = sweeper.swept.skipped, sweeper.swept.too_large
         print(total.as_json() if options.json else total.as_text(), flush=True)
     return 0
 
 
+_TOO_LARGE = "swept row by row, because a copy took too long (use more partitions)"
 _WAITS = "the current batch is still being removed."
 
 
@@ -88,20 +90,20 @@ def _complain(text: str) -> None:
     print(f"retrysafe sweep: {text}", file=sys.stderr, flush=True)
 
 
-def _sweep(sweeper: Sweeper, options: argparse.Namespace) -> tuple[str, ...]:
-    if options.every is None:
-        with show_progress(lambda: _so_far(sweeper)):
-            return sweeper.run_once(options.limit).skipped
-    sweeper.run_forever()
-    return ()
+def _sweep(sweeper: Sweeper, options: argparse.Namespace) -> None:
+    if options.every is not None:
+        sweeper.run_forever()
+        return
+    with show_progress(lambda: _so_far(sweeper)):
+        sweeper.run_once(options.limit)
 
 
-async def _asweep(sweeper: Sweeper, options: argparse.Namespace) -> tuple[str, ...]:
-    if options.every is None:
-        with show_progress(lambda: _so_far(sweeper)):
-            return (await sweeper.arun_once(options.limit)).skipped
-    await sweeper.arun_forever()
-    return ()
+async def _asweep(sweeper: Sweeper, options: argparse.Namespace) -> None:
+    if options.every is not None:
+        await sweeper.arun_forever()
+        return
+    with show_progress(lambda: _so_far(sweeper)):
+        await sweeper.arun_once(options.limit)
 
 
 def _so_far(sweeper: Sweeper) -> str:
@@ -116,6 +118,7 @@ class _Total:
         self.removed = self.archived = self.repaired = 0
         self.seconds = 0.0
         self.skipped: tuple[str, ...] = ()
+        self.too_large: tuple[str, ...] = ()
 
     def __call__(self, event: Event, /) -> None:
         fields = event.fields
@@ -132,6 +135,7 @@ class _Total:
 
     def as_text(self) -> str:
         archived = f"archived {self.archived} and " if self.archived else ""
-        locked = f"; skipped, because in use: {', '.join(self.skipped)}" if self.skipped else ""
+        locked = f"; skipped, because in use (sweep again later): {', '.join(self.skipped)}" if self.skipped else ""
+        large = f"; {_TOO_LARGE}: {', '.join(self.too_large)}" if self.too_large else ""
         repaired = f"; gave back their expiry to {self.repaired} that had lost it" if self.repaired else ""
-        return f"{archived}removed {self.removed} {self._what} in {self.seconds:.1f} s{repaired}{locked}"
+        return f"{archived}removed {self.removed} {self._what} in {self.seconds:.1f} s{repaired}{locked}{large}"

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import inspect
 import os
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -19,6 +20,7 @@ from retrysafe.cli.opening import add_store, store_of
 from retrysafe.cli.options import add_option, add_verb, add_verbs
 from retrysafe.cli.rendering import as_json
 from retrysafe.errors import ConfigurationError, RetrysafeError
+from retrysafe.messaging.brokers.spec import BrokerSpec
 from retrysafe.messaging.errors import BrokerUnavailable
 from retrysafe.messaging.relay.operator import OutboxOperator
 
@@ -43,14 +45,33 @@ def run_declare(options: argparse.Namespace) -> int:
     """Declare topics, and say which."""
     url, spec, given = choose(options, _SIDE)
     topics = _topics(options)
-    if spec.declaration:
-        declare = spec.load(spec.declaration)
-        given = _with_group(declare, given, options.group, spec.title)
-        make_for(_SIDE, lambda: _declare(declare, url, topics, **given))
+    _declare_topics(url, spec, topics, options.group, given)
     done = f"declared: {', '.join(topics)}"
     said = done if spec.declaration else f"nothing to declare: {spec.title} makes what is missing when it is first used"
     print(as_json({"declared": topics if spec.declaration else []}) if options.json else said)
     return 0
+
+
+def add_declare(parser: argparse.ArgumentParser) -> None:
+    """Add --declare of a worker."""
+    add_option(parser, "--declare", "first make what is missing on the broker for --topic, as `topics declare` does")
+
+
+def declare_for_worker(options: argparse.Namespace, url: str, spec: BrokerSpec, given: Mapping[str, Any]) -> None:
+    """Make what is missing for a worker with --declare, by those of its options that a declaration has too."""
+    if not options.declare:
+        return
+    if not options.topic:
+        raise ConfigurationError("--declare: name with --topic for which topics.")
+    alike = {name: value for name, value in given.items() if name in spec.declares}
+    _declare_topics(url, spec, options.topic, getattr(options, "group", ""), alike)
+
+
+def _declare_topics(url: str, spec: BrokerSpec, topics: Sequence[str], group: str, given: dict[str, Any]) -> None:
+    if spec.declaration:
+        declare = spec.load(spec.declaration)
+        given = _with_group(declare, given, group, spec.title)
+        make_for(_SIDE, lambda: _declare(declare, url, topics, **given))
 
 
 def _with_group(declare: Any, given: dict[str, Any], group: str, title: str) -> dict[str, Any]:

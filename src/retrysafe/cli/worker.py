@@ -73,12 +73,12 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
-def serve_health(options: argparse.Namespace, store: str) -> Iterator[tuple[Observer, ...]]:
-    """Tell in one line what begins, and serve the address of --metrics meanwhile; yield what observes for it."""
+def serve_health(options: argparse.Namespace, worker: str, store: str) -> Iterator[tuple[Observer, ...]]:
+    """Tell in one line that a worker begins, and serve the address of --metrics meanwhile; yield its observers."""
     log, broker = logging.getLogger("retrysafe"), options.broker or os.environ.get(BROKER)
     of = "".join(f" {word} {without_password(url)}" for word, url in (("on", store), ("with", broker)) if url)
     if options.metrics is None:
-        log.info("retrysafe %s: begins%s", retrysafe.__version__, of)
+        log.info("retrysafe %s: %s begins%s", retrysafe.__version__, worker, of)
         yield ()
         return
     health, observers = Health(), _meter()
@@ -89,7 +89,10 @@ def serve_health(options: argparse.Namespace, store: str) -> Iterator[tuple[Obse
     server.daemon_threads = True
     host, port = server.server_address[:2]
     threading.Thread(target=server.serve_forever, name="retrysafe-metrics", daemon=True).start()
-    log.info("retrysafe %s: begins%s; http://%s:%s has /metrics, /live, /ready", retrysafe.__version__, of, host, port)
+    log.info(
+        "retrysafe %s: %s begins%s; http://%s:%s has /metrics, /live, /ready",
+        *(retrysafe.__version__, worker, of, host, port),
+    )
     try:
         yield (health, *observers)
     finally:

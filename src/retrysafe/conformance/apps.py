@@ -73,7 +73,7 @@ class Gate:
         self._wakers: list[Callable[[], object]] = []
 
     def open(self) -> None:
-        """Let everybody through, from now on."""
+        """Let all requests through, from now on."""
         with self._lock:
             self._open.set()
             wakers, self._wakers = self._wakers, []

@@ -1,7 +1,7 @@
 """The console: what operators see and do, as web pages over the verbs of the command line.
 
 `Console` is an ASGI application. Mount it behind the authentication of your own application, with an ``access``
-function that names who is there and what they may do, or run ``retrysafe console`` on your own machine. Everybody reads
+function that names who is there and what they may do, or run ``retrysafe console`` on your own machine. All users read
 only, until ``access`` gives a right.
 """
 

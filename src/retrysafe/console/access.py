@@ -49,7 +49,7 @@ Access = Callable[[Any], Principal | Awaitable[Principal | None] | None]
 
 
 class Local:
-    """Access from this machine alone, for a console that its user has started: everybody there is that user.
+    """Access from this machine alone, for a console that its user has started: every client there is that user.
 
     Arguments:
         rights: what they may do beside reading, such as "resolve".

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from retrysafe.admin.audit import Audit
 from retrysafe.admin.operator import connect
 from retrysafe.backends import registry
-from retrysafe.backends.database import WITH_SCHEMA
+from retrysafe.backends.sql.store import keeps_messages
 from retrysafe.backends.steps import runs_of
 from retrysafe.boundary import Boundary
 from retrysafe.claims.encryption import Keyring
@@ -108,7 +108,7 @@ class Console(ConsoleState):
         self.encryption = encryption
         self.audit = _log if audit is None else audit
         self.forms = Forms(secret)
-        self.has_messages = self._backend.kind in WITH_SCHEMA
+        self.has_messages = keeps_messages(self._backend.store)
         self._hosts = None if hosts is None else frozenset(map(host_of, hosts))
         self.access = access
         offered = {messages.AREA: self.has_messages, runs.AREA: runs_of(self._backend) is not None}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any, get_args
 
 from starlette.responses import Response
@@ -21,7 +23,7 @@ from retrysafe.console.visit import Area, ConsolePage, Visit
 from retrysafe.console.why import why
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import fingerprint, records
-from retrysafe.protocol.procedures import Change
+from retrysafe.protocol.procedures import PAGE, Change
 from retrysafe.protocol.records import EffectiveState, Filter, Outcome, Record
 from retrysafe.protocol.retry_table import possible
 from retrysafe.protocol.transitions import Transition, resolution
@@ -29,6 +31,8 @@ from retrysafe.protocol.transitions import Transition, resolution
 AREA, UNKNOWN = Area("Keys", "/keys"), Area("Unknown", "/unknown")
 ROWS = 50
 """Keys on a page."""
+SORTED, SORTING = 5000, 1.0
+"""Keys among which a page looks for those that were written last, and the seconds for which it does."""
 LOOKING = 0.03
 """Seconds for which a page goes on to look, while it has found nothing."""
 _NAMED = ("boundary", "operation", "scope")
@@ -60,14 +64,17 @@ def show_unknown(visit: Visit) -> Response:
 
 def _list(visit: Visit, area: Area, wanted: Filter) -> Response:
     cursor = visit.ask("after") or None
+    newest = area is AREA and visit.ask("order") == "newest"
     with visit.operator() as operator:
         try:
-            page = first_page(operator, wanted, cursor, ROWS)
+            page = _newest(operator, wanted) if newest else first_page(operator, wanted, cursor, ROWS)
         except ValueError:
             raise Denied(400, "No such page", "The place in the list cannot be read.") from None
         counted = operator.count(wanted)
     fields = [(name, value) for name, value in selection.fields_of(wanted) if (name, area) != ("state", UNKNOWN)]
     shown = [(name, value) for name, value in fields if area is AREA or name != "state"]
+    named = {name: {getattr(record, name) for record in page.records} - {""} for name in _NAMED}
+    named["boundary"] |= {boundary.name for boundary in visit.console.boundaries}
     return visit.page(
         "keys.html",
         area.title,
@@ -78,11 +85,24 @@ def _list(visit: Visit, area: Area, wanted: Filter) -> Response:
         fields=dict(shown),
         chosen={state.value for state in wanted.states},
         states=selection.STATES,
-        more=visit.url(area.path, [*shown, ("after", page.cursor)]) if page.cursor else None,
+        more=visit.url(area.path, [*shown, ("after", page.cursor)]) if page.cursor and not newest else None,
         first=visit.url(area.path, shown) if cursor else None,
-        command=visit.commands.line("keys list", selection.fields_of(wanted)),
+        command=visit.commands.line("keys list", selection.fields_of(wanted)) + " --newest" * newest,
+        choices={name: sorted(found) for name, found in named.items()},
+        newest=newest,
+        cut=newest and page.cursor is not None,
         bulk=visit.url("/keys/resolve", shown) if area is UNKNOWN else None,
     )
+
+
+def _newest(operator: Operator, wanted: Filter) -> records.Page:
+    """The keys of a selection that were written last, of those that a look finds; with a cursor if there are others."""
+    found, cursor, enough = list[Record](), None, time.monotonic() + SORTING
+    while True:
+        page = operator.page(wanted, cursor, PAGE)
+        found, cursor = [*found, *page.records], page.cursor
+        if cursor is None or len(found) >= SORTED or time.monotonic() > enough:
+            return records.Page(heapq.nlargest(ROWS, found, key=attrgetter("updated")), cursor)
 
 
 def first_page(operator: Operator, wanted: Filter, cursor: str | None, rows: int) -> records.Page:

@@ -2,8 +2,8 @@
 
 An operation is guarded by retrysafe itself, in a boundary of the console's in the same store. Its plan is the stored
 result of one key; its run is a claim, so that one process at a time carries it out; and each batch is a claim below it
-whose result has the totals and the place to go on from. If the process dies, the lease lapses, and whoever resumes the
-operation replays the finished batches and goes on behind them. Every process reads the same progress.
+whose result has the totals and the place to go on from. If the process dies, the lease lapses, and the process that
+resumes the operation replays the finished batches and goes on behind them. Every process reads the same progress.
 """
 
 from __future__ import annotations

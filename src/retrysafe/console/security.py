@@ -66,7 +66,7 @@ class Forms:
         return self._mac("form", nonce, principal)
 
     def check(self, request: Request, given: str, principal: str) -> None:
-        """Refuse a form that is not ours, or was made for somebody else."""
+        """Refuse a form that is not ours, or was made for another user."""
         nonce = request.cookies.get(_cookie_of(request), "")
         if not nonce or not hmac.compare_digest(self.token(nonce, principal).encode(), given.encode()):
             raise Denied(

@@ -29,8 +29,8 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT; ``told`` is called with the address before the first request is taken.
 
-    Without ``access`` everybody who reaches it is the user of this machine, with ``rights``; so it is served to this
-    machine alone. ``names`` are further names that a request's Host header may have.
+    Without ``access`` every client that reaches it is the user of this machine, with ``rights``; so it is served to
+    this machine alone. ``names`` are further names that a request's Host header may have.
 
     Raises `ConfigurationError` for another address without ``access``, and if the address cannot be bound.
     """

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from retrysafe.admin.rendering import answer, duration, explain
+from retrysafe.admin.rendering import answer, duration, explain, has_lapsed
+from retrysafe.claims.notes import note_of
 from retrysafe.protocol.records import EffectiveState, Micros, Record
 
 
@@ -53,7 +54,13 @@ def _moments(record: Record) -> Iterator[Moment]:
         until = "the lease lapses, unless it is renewed" if record.lease_until > now else "the lease lapsed"
         yield moment(record.lease_until, until)
         return
-    yield moment(record.updated, _SETTLED.get(state, f"written as {record.state.value}"))
+    if has_lapsed(record):
+        yield moment(record.lease_until, f"attempt {record.attempts} lapsed: its process had died or was stalled")
+        yield moment(record.updated, "a later request found that, and made the key unknown")
+        return
+    note = note_of(record.result)
+    by = "" if note is None else f", by {note.by}"
+    yield moment(record.updated, _SETTLED.get(state, f"written as {record.state.value}") + by)
     if state is EffectiveState.UNKNOWN:
         return
     kept = duration((record.expires - record.updated) / 1e6)

@@ -38,7 +38,7 @@ def check_tables(*, databases: Sequence[str] | None = None, **_: Any) -> Iterabl
         return
     for alias in databases or ():
         try:
-            connect(alias).ready()
+            connect(alias).ready_client()
         except SchemaOutdated as error:
             command = f"python manage.py migrate retrysafe --database={alias}"
             yield Warning(f"Database {alias!r}: {error.detail}", hint=f"Run {command}", id="retrysafe.W001")

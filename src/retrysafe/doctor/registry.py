@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from retrysafe.backends import checks
 from retrysafe.backends import registry as backends
-from retrysafe.doctor import application, messages, runs
+from retrysafe.doctor import application
+from retrysafe.doctor.stores import OF_EVERY_STORE
 from retrysafe.messaging.brokers import checks as broker_checks
 from retrysafe.messaging.brokers import registry as brokers
 from retrysafe.protocol.checks import Check
@@ -15,14 +15,13 @@ from retrysafe.protocol.checks import Check
 def groups() -> Iterator[tuple[str, tuple[Check, ...]]]:
     """A title for each group of checks, with its checks; those that a broker shares with a store are with the store."""
     seen: set[str] = set()
-    yield "Every store", checks.CHECKS
-    yield "Messages in a store", messages.CHECKS
-    yield "Work in steps", runs.CHECKS
+    yield from OF_EVERY_STORE
     for spec in backends.specs():
         for kind, reference in spec.checks.items():
             found = spec.load(reference).checks
             seen.update(check.id for check in found)
-            yield f"Store: {kind}", found
+            if found:
+                yield f"Store: {kind}", found
     yield "Every broker", (broker_checks.UNREACHABLE, broker_checks.WINDOW)
     for broker in brokers.specs():
         if broker.checks:

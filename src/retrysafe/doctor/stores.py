@@ -24,6 +24,14 @@ from retrysafe.protocol.requests import Program
 R = TypeVar("R")
 
 
+OF_EVERY_STORE = (
+    ("Every store", checks.CHECKS),
+    ("Messages in a store", messages.CHECKS),
+    ("Work in steps", runs.CHECKS),
+)
+"""The checks that are not of one kind of store, each group with its title."""
+
+
 def examination_of(kind: str) -> Examination:
     """The examination that the folder of a kind of store brings."""
     found: Examination = next(spec.load(spec.checks[kind]) for spec in registry.specs() if kind in spec.checks)
@@ -46,7 +54,8 @@ def examine(store: Any, within: float, leases: list[float]) -> list[Diagnosis]:
         return _unreachable(name, error.detail or str(error))
     except Exception as error:  # noqa: BLE001 - a store that breaks its driver is a finding
         return _unreachable(name, f"{type(error).__name__} while it was asked")
-    return judge((*checks.CHECKS, *messages.CHECKS, *runs.CHECKS, *examination_of(backend.kind).checks), facts, name)
+    shared = [check for _, group in OF_EVERY_STORE for check in group]
+    return judge((*shared, *examination_of(backend.kind).checks), facts, name)
 
 
 def name_of(store: Any) -> str:
@@ -106,7 +115,7 @@ def _ask(backend: Backend, leases: list[float]) -> Facts:
         return asyncio.run(_ask_async(backend, steps))
     if not backend.access.own_connections:
         return run(steps, backend.client())
-    client = backend.another()  # a session that was opened earlier has the settings of that time
+    client = backend.new_client()  # a session that was opened earlier has the settings of that time
     try:
         facts = run(steps, client)
     finally:

@@ -28,9 +28,10 @@ from retrysafe.gateway.principals import finder_of
 from retrysafe.gateway.settings import Settings, TrustedHeader
 from retrysafe.gateway.upstream import ClientGone, Upstream, UpstreamExchange
 from retrysafe.http import asgi
-from retrysafe.http.asgi import HELD, Message, Receive, Scope, Send, request_of, send_response, serve_guarded
+from retrysafe.http.asgi import Message, Receive, Scope, Send, request_of, send_response, serve_guarded
 from retrysafe.http.key_header import HEADER
 from retrysafe.http.messages import Request
+from retrysafe.http.nested import EXCHANGE
 from retrysafe.http.principals import afind
 from retrysafe.http.problems import Refusal, render
 
@@ -185,7 +186,7 @@ class ProxiedRequest:
     # ------------------------------------------------------------ the application inside the guard
 
     async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange: asgi.AsgiExchange | None = scope.get(HELD)
+        exchange: asgi.AsgiExchange | None = scope.get(EXCHANGE)
         route = self._place.route
         key, header = None, HEADER
         if exchange is not None and exchange.tried is not None:

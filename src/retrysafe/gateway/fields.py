@@ -163,7 +163,7 @@ def refuse_unclear(request: Request, method: str, version: str | None) -> None:
 
 
 def _forwarding_fields(request: Request, hop: Hop) -> Lines:
-    """Via, and who asks, by the standard (RFC 7239) and as everybody did before it."""
+    """Via, and who asks, by the standard (RFC 7239) and by the older headers."""
     host = next(iter(request.lines(b"host")), b"").decode("latin-1")
     told = [("via", f"{hop.version} {hop.name}"), ("x-forwarded-proto", hop.scheme)]
     parts = [f"proto={hop.scheme}"]

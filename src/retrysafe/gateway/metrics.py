@@ -1,7 +1,7 @@
 """The gateway's metrics for Prometheus: the decisions of its boundaries, and the results of requests.
 
 Names are those that OpenTelemetry's exporter gives to `retrysafe.observability.metrics`. With several workers each
-process writes into the directory that ``PROMETHEUS_MULTIPROC_DIR`` names, and whoever is asked adds them up.
+process writes into the directory that ``PROMETHEUS_MULTIPROC_DIR`` names, and the worker that is asked adds them up.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class TokenFinder:
 class PublishedKeys:
     """The keys of an issuer, as it publishes them (RFC 7517); asked for seldom, and kept while it is away.
 
-    One question at a time, whose answer, or failure, is that of all who wait for it. Who names a known key never waits.
+    One question at a time, whose answer, or failure, is that of all who wait for it. A known key never waits.
     """
 
     def __init__(self, url: str, session: aiohttp.ClientSession, clock: Callable[[], float] = time.monotonic) -> None:

@@ -106,7 +106,7 @@ class TrustedHeader:
     trusted: tuple[IPv4Network | IPv6Network, ...]
 
     def __post_init__(self) -> None:
-        """Refuse a header that anybody could set without its being said."""
+        """Refuse a header that any client could set, unless it is said to be trusted."""
         if not self.trusted:
             raise ConfigurationError(
                 "principal: a header that every client can set proves nothing. Give in from= the networks that may set "
@@ -147,7 +147,7 @@ class Claims:
     leeway: float = 10.0
 
     def __post_init__(self) -> None:
-        """Refuse what would let a token name anybody."""
+        """Refuse settings under which a token could name any principal."""
         if (self.jwks_url is None) == (self.key is None):
             raise ConfigurationError("principal: give jwks_url or key_file to verify tokens, and not both.")
         if not self.algorithms:

@@ -9,7 +9,7 @@ import functools
 import io
 import warnings
 from collections.abc import Awaitable, Callable, Container, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, Unpack
 
 from retrysafe.boundary import Boundary
@@ -19,14 +19,14 @@ from retrysafe.http import nested
 from retrysafe.http.bodies import CHUNK, Body, frame
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.exchange import UnaryExchange
-from retrysafe.http.guard import RETURNED, Course, Guard
+from retrysafe.http.guard import RETURNED, Guard, ResponseOrigin
 from retrysafe.http.messages import Headers, Request, Response, lower, path_of
 from retrysafe.http.policy import GUARDED_BY_DEFAULT, UNSAFE, Options, Policed, ServedRoute, own_policy, serving
 from retrysafe.http.principals import UNSAID, Principal, afind
 from retrysafe.http.problems import Refusal
 
 with NeedsExtra("aiohttp", "aiohttp", "multidict"):
-    from aiohttp import web
+    from aiohttp import Payload, web
     from multidict import CIMultiDict
 
 _GUARDS = "__retrysafe_guards__"
@@ -40,8 +40,8 @@ def idempotency(boundary: Boundary, *, principal: Principal = UNSAID, **options:
     Arguments:
         boundary: where the guarantee holds. With ``effects="transactional"`` the handler finds the transaction as
             ``current().tx``, and the response leaves after the commit.
-        principal: called with the request, it returns whose it is (text, an int or a UUID; also a coroutine); nobody's
-            request is refused with 403.
+        principal: called with the request, it returns whose it is (text, an int or a UUID; also a coroutine); an
+            anonymous request is refused with 403.
         options: see `retrysafe.http.policy.Options`.
 
     Request bodies are held in memory up to ``client_max_size`` of the application.
@@ -104,13 +104,17 @@ async def _exchange(
 
     async def work() -> Response:
         await _give_back(request, exchange.body, parsed=parsed)
-        exchange.course = RETURNED
+        exchange.origin = RETURNED
         try:
             given[:] = [await handler()]
         except web.HTTPException as response:
             given[:] = [response]
-            exchange.course = Course(raised=True)
-        return _capture(given[0])
+            # a success and a redirect are raised in place of being returned
+            exchange.origin = ResponseOrigin(raised=response.status >= 400)
+        captured = _capture(given[0])
+        if captured.body is None and not exchange.guard.holds_all:
+            given[:] = [await _stream(given[0], request)]
+        return captured
 
     instead = await exchange.respond(work)
     if isinstance(instead, Refusal):
@@ -122,6 +126,26 @@ async def _exchange(
     if isinstance(given[0], web.HTTPException):
         raise given[0]
     return given[0]
+
+
+class _Streamed(web.StreamResponse):
+    """A response whose body comes to its end without its client, because it may be the handler's work."""
+
+    async def write(self, data: bytes | bytearray | memoryview) -> None:
+        with suppress(ConnectionError):
+            await super().write(data)
+
+
+async def _stream(given: web.StreamResponse, request: web.Request) -> web.StreamResponse:
+    """Send a body that is made while it is sent, such as an async generator's, but for the end of the response."""
+    body: Any = getattr(given, "body", None)
+    if given.prepared or not isinstance(body, Payload) or body.size is not None:
+        return given
+    streamed = _Streamed(status=given.status, reason=given.reason, headers=given.headers)
+    streamed.cookies.update(given.cookies)
+    await streamed.prepare(request)
+    await body.write(streamed)  # type: ignore[arg-type]
+    return streamed
 
 
 async def _read(request: web.Request, body: Body) -> bool:
@@ -214,8 +238,9 @@ def _abort(request: web.Request) -> None:
 def _request(request: web.Request) -> Request:
     path, query = path_of(request.raw_path), request.raw_path.partition("?")[2]
     resource = request.match_info.route.resource
-    routed = (request.path, *(() if resource is None else (resource.canonical,)))
-    return Request(request.method, path.encode(), query.encode(), lower(request.raw_headers), routed)
+    route = "" if resource is None else resource.canonical
+    routed = (request.path, route) if route else (request.path,)
+    return Request(request.method, path.encode(), query.encode(), lower(request.raw_headers), routed, route)
 
 
 def _capture(given: web.StreamResponse) -> Response:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from functools import partial
 from typing import Any, Unpack
 from urllib.parse import quote
@@ -17,9 +17,9 @@ from retrysafe.errors import RetrysafeError
 from retrysafe.http import nested
 from retrysafe.http.bodies import Body
 from retrysafe.http.exchange import AnswerInstead, Capture, Exchange
-from retrysafe.http.guard import Course, Guard
+from retrysafe.http.guard import RETURNED, Guard, ResponseOrigin
 from retrysafe.http.messages import Request, Response, as_sent
-from retrysafe.http.nested import OUTER
+from retrysafe.http.nested import EXCHANGE, OUTER_PRINCIPALS
 from retrysafe.http.policy import Options
 from retrysafe.http.principals import UNSAID, Principal, afind
 from retrysafe.http.problems import Refusal
@@ -32,8 +32,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Whose = Callable[[Scope], Awaitable[object]]
 """Finds the principal of a request."""
 
-HELD = "retrysafe.exchange"
-"""The key under which the scope of a guarded request has its `AsgiExchange`; None for a request that needs no key."""
+ROUTE = "retrysafe.route"
+"""The key under which the scope has the template of its path, before a router notes it down."""
 _REMOVED = frozenset({"http.response.pathsend", "http.response.zerocopysend", "http.response.trailers"})
 """Extensions by which a response could pass around us."""
 _HANDLERS = "starlette.exception_handlers"
@@ -52,8 +52,8 @@ class IdempotencyMiddleware:
             response commit together: the handler finds the transaction as ``current().tx``. A store that serves
             sync code only is used in threads.
         principal: called with the ASGI scope, it returns whose request it is (text, an int or a UUID; also a
-            coroutine): keys of two principals never meet, and a request of nobody is refused with 403. What it raises
-            is the application's own error.
+            coroutine): keys of two principals never meet, and a request without a principal is refused with 403. What
+            it raises is the application's own error.
         options: see `retrysafe.http.policy.Options`.
 
     Raises `ConfigurationError` for choices that cannot be kept.
@@ -115,23 +115,24 @@ async def serve_lifespan(guard: Guard, app: App, scope: Scope, receive: Receive,
 def leave_to_inner(guard: Guard, scope: Scope, whose: Whose) -> None:
     """Hand the principal of ``guard`` on to one further in, to which the request is left."""
     if guard.principal is not None:
-        scope[OUTER] = [*scope.get(OUTER, ()), partial(whose, scope)]
+        scope[OUTER_PRINCIPALS] = [*scope.get(OUTER_PRINCIPALS, ()), partial(whose, scope)]
 
 
 async def serve_guarded(
-    guard: Guard, app: App, scope: Scope, receive: Receive, send: Send, whose: Whose | None, *, routed: str = ""
+    guard: Guard, app: App, scope: Scope, receive: Receive, send: Send, whose: Whose | None, *, router_mark: str = ""
 ) -> None:
     """Serve one request with ``app`` behind ``guard``.
 
-    Without ``whose`` the key is not claimed yet: ``scope[HELD].begin_for(principal)`` does so from the inside, as soon
-    as it is known whose request it is; an application that never gets there has answered by itself. ``routed`` names
-    what the application's router notes down in the scope, before which no handler can have been called.
+    Without ``whose`` the key is not claimed yet: ``scope[EXCHANGE].begin_for(principal)`` does so from the inside, as
+    soon as it is known whose request it is; an application that never gets there has answered by itself.
+    ``router_mark`` names what the application's router notes down in the scope, before which no handler can have been
+    called.
     """
     if scope["method"].upper() not in guard.methods:
         await app(scope, receive, send)
         return
     request = request_of(scope)
-    held = scope.get(HELD)
+    held = scope.get(EXCHANGE)
     if (held is not None or nested.AROUND.get() is not None) and nested.is_inside(guard, request, held):
         await _pass(app, scope, receive, send)
         return
@@ -143,8 +144,8 @@ async def serve_guarded(
                 await _pass(app, scope, receive, send)
                 return
             found = None
-            if whose is not None and (guard.principal is not None or OUTER in scope):
-                found = guard.scope(await whose(scope), await _around(scope))
+            if whose is not None and (guard.principal is not None or OUTER_PRINCIPALS in scope):
+                found = guard.scope(await whose(scope), await _outer_principals(scope))
             body = Body(request, guard.policy)
             if not await read_body(body, receive):
                 return
@@ -152,7 +153,7 @@ async def serve_guarded(
             await send_response(send, guard.answer(refusal))
             return
         exchange = AsgiExchange(guard, request, key, body, found, deferred=whose is None)
-        instead = await exchange.attempt(partial(exchange.run, app, scope, receive, send, routed))
+        instead = await exchange.attempt(partial(exchange.run, app, scope, receive, send, router_mark))
         if isinstance(instead, Refusal):
             if exchange.sent:  # only an abort can keep the response from success
                 raise instead
@@ -166,17 +167,17 @@ async def serve_guarded(
 
 async def _pass(app: App, scope: Scope, receive: Receive, send: Send) -> None:
     """Let the application serve a request that is not claimed here; inside it is seen that a guard has looked at it."""
-    scope.setdefault(HELD, None)
+    scope.setdefault(EXCHANGE, None)
     try:
         await app(scope, receive, send)
     finally:
-        if scope.get(HELD) is None:
-            scope.pop(HELD, None)
+        if scope.get(EXCHANGE) is None:
+            scope.pop(EXCHANGE, None)
 
 
-async def _around(scope: Scope) -> list[object]:
+async def _outer_principals(scope: Scope) -> list[object]:
     """The principals that the guards found which have left the request to one further in."""
-    return [await found() for found in scope.get(OUTER, ())]
+    return [await found() for found in scope.get(OUTER_PRINCIPALS, ())]
 
 
 def request_of(scope: Scope) -> Request:
@@ -185,7 +186,8 @@ def request_of(scope: Scope) -> Request:
     if b"?" in path:
         path = path.partition(b"?")[0]
     routed = _list_routed(scope) if scope.get("root_path") else (scope["path"],)
-    return Request(scope["method"], path, scope.get("query_string", b""), scope["headers"], routed)
+    route = scope[ROUTE] if ROUTE in scope else getattr(scope["route"], "path", "") if "route" in scope else ""
+    return Request(scope["method"], path, scope.get("query_string", b""), scope["headers"], routed, route)
 
 
 def _list_routed(scope: Scope) -> tuple[str, ...]:
@@ -216,12 +218,19 @@ class AsgiExchange(Exchange):
     """An exchange whose handler is an ASGI application, which sends its response in messages."""
 
     error: Exception | None = None
-    """The handler's exception, for frameworks that turn it into a response before we can see it."""
+    """The handler's exception, for frameworks and middleware that turn it into a response before we can see it."""
+    _inner: Scope
     _given: int | None
     """Bytes of the body that the application has received; None when it has all."""
     _waiting: asyncio.Event | None = None
     """Set when the application may hear that the client has left; made by who waits for that."""
-    _complete = _disconnected = _gone = False
+    copied = False
+    """True if a middleware inside may have copied the scope, so that what is noted in it stays unknown."""
+    _keeps_end = False
+    """True while the end of a 2xx that answers an error waits for the application, which may raise that error yet."""
+    _handled_outside: BaseException | None = None
+    """The exception, if any, that the code around was handling when the application was called."""
+    _complete = _disconnected = _gone = _has_ended = False
 
     @property
     def body_length(self) -> int:
@@ -230,22 +239,25 @@ class AsgiExchange(Exchange):
 
     # ------------------------------------------------------------ the course of a request
 
-    async def run(self, app: App, scope: Scope, receive: Receive, send: Send, routed: str) -> None:
+    async def run(self, app: App, scope: Scope, receive: Receive, send: Send, router_mark: str) -> None:
         """Run the application once."""
-        inner: Scope = {**scope, HELD: self}
-        if self.guard.transactional:
-            inner = _InnerScope(inner)
-            if _HANDLERS in inner:
-                inner[_HANDLERS] = inner[_HANDLERS]
+        inner = _InnerScope({**scope, EXCHANGE: self})
+        if _HANDLERS in inner:
+            inner[_HANDLERS] = inner[_HANDLERS]  # set anew, they take note of errors
         if "extensions" in inner:
             inner["extensions"] = {n: e for n, e in (inner["extensions"] or {}).items() if n not in _REMOVED}
-        self._scope, self._inner, self._routed = scope, inner, routed
+        self._scope, self._inner, self._router_mark = scope, inner, router_mark
         self._receive, self._send = receive, send
         self._capture = Capture(self.guard)
         self._given, self._is_audible = 0, False
         self.error = None
+        self.copied = self._keeps_end = self._has_ended = False
+        self._handled_outside = sys.exc_info()[1]
         try:
             await app(inner, self.receive, self.send)
+            if self._keeps_end:
+                self._keeps_end, self._has_ended = False, True
+                await self.send({"type": _BODY})
             if self.instead is None and self.claim is not None and not self.settled:
                 raise RuntimeError("The application ended without a complete response.")
         finally:
@@ -253,8 +265,8 @@ class AsgiExchange(Exchange):
             if self._waiting is not None:
                 self._waiting.set()
                 self._waiting = None
-            for name in inner:  # routers' notes in it are read around us
-                if name not in scope and name not in (HELD, _HANDLERS):
+            for name in dict.keys(inner):  # routers' notes in it are read around us
+                if name not in scope and name not in (EXCHANGE, _HANDLERS):
                     scope[name] = inner[name]
             self._inner = {}  # it leads to this exchange, and would keep it until the garbage is collected
 
@@ -264,7 +276,7 @@ class AsgiExchange(Exchange):
         Raises `AnswerInstead` when something else is answered than what the handler would.
         """
         if self.tried is None:
-            around = await _around(self._scope)
+            around = await _outer_principals(self._scope)
         await super().begin_for(principal, around)
 
     # ------------------------------------------------------------ what the application receives
@@ -307,9 +319,11 @@ class AsgiExchange(Exchange):
         if self.instead is not None:
             raise AnswerInstead
         if self._complete or self.claim is None:
+            if kind == _BODY and not message.get("more_body", False):
+                self.settled = True
             await self._forward(message)
             return
-        if self.settled:
+        if self.settled or self._keeps_end:
             raise RuntimeError(f"The application sent {kind} after the end of its response, or of its own work.")
         try:
             if kind == _BODY:
@@ -329,8 +343,20 @@ class AsgiExchange(Exchange):
             self._let_hear()
             await self.give_up(refusal)
         if kind == _BODY and not message.get("more_body", False):
-            reached = not self._routed or self._routed in self._inner
-            await self.settle(capture, self.error, Course(raised=self.error is not None, reached=reached))
+            if self.error is not None and capture.status < 300 and not self._has_ended:
+                # It answers the error, unless that is raised yet: BaseHTTPMiddleware ends a stream that broke off
+                # like a whole one before.
+                self._keeps_end = True
+                self._let_hear()
+                return
+            if self.copied and self.error is None:
+                answered = sys.exc_info()[1]  # a handler's response is sent while its exception is being handled
+                if answered is not self._handled_outside and isinstance(answered, Exception):
+                    self.error = answered
+            reached = not self._router_mark or self._router_mark in self._inner or self.copied
+            usual = self.error is None and reached
+            origin = RETURNED if usual else ResponseOrigin(raised=self.error is not None, reached=reached)
+            await self.settle(capture, self.error, origin)
             if self._waiting is not None:
                 self._waiting.set()
             try:
@@ -368,25 +394,45 @@ class _InnerScope(dict[str, Any]):
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name == _HANDLERS:
-            value = tuple(_ExceptionHandlers(self[HELD], handlers) for handlers in value)
+            value = tuple(_ExceptionHandlers(self[EXCHANGE], handlers) for handlers in value)
         super().__setitem__(name, value)
+
+    def keys(self) -> Any:
+        """The names; who asks for them may copy the scope, and routers then write in the copy."""
+        self[EXCHANGE].copied = True
+        return super().keys()
+
+    def __iter__(self) -> Iterator[str]:  # also lets dict(scope) and {**scope} ask for the names
+        return iter(self.keys())
+
+    def items(self) -> Any:
+        return dict(self).items()
+
+    def copy(self) -> dict[str, Any]:
+        return dict(self)
+
+    __copy__ = copy
+
+    def __or__(self, other: Any) -> Any:
+        return dict(self) | other
 
 
 class _ExceptionHandlers(dict[Any, Any]):
-    """Exception handlers of Starlette, each of which is looked for while its exception is being handled."""
+    """Exception handlers of Starlette, which are looked for, be there one or not, while an exception is handled."""
 
     def __init__(self, exchange: AsgiExchange, handlers: dict[Any, Any]) -> None:
         super().__init__(handlers)
         self._exchange = exchange
 
-    def __getitem__(self, kind: Any) -> Any:
-        return self._note(super().__getitem__(kind))
+    def __contains__(self, kind: object) -> bool:
+        self._note()
+        return super().__contains__(kind)
 
     def get(self, status: Any, default: Any = None) -> Any:
-        return self._note(super().get(status, default))
+        self._note()
+        return super().get(status, default)
 
-    def _note(self, handler: Any) -> Any:
+    def _note(self) -> None:
         error = sys.exc_info()[1]
-        if handler is not None and isinstance(error, Exception):
+        if isinstance(error, Exception):
             self._exchange.error = error
-        return handler

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from retrysafe.http import commit_watch
 from retrysafe.http.bodies import Body
 from retrysafe.http.exchange import SYNC_PORT, AnswerInstead, Capture, Exchange
-from retrysafe.http.guard import RETURNED, Course, Guard
+from retrysafe.http.guard import RETURNED, Guard, ResponseOrigin
 from retrysafe.http.messages import Headers, Request, Response
 from retrysafe.http.problems import Refusal
 from retrysafe.http.without_loop import run_without_loop
@@ -25,7 +25,7 @@ class StreamedResponse(NamedTuple):
     """The handler's exception, for frameworks that turn it into a response before we can see it."""
     whole: bool = False
     """True if the chunks are all there already and are sent without us: then none leaves before the record."""
-    course: Course = RETURNED
+    origin: ResponseOrigin = RETURNED
 
 
 class Unsettled(Exception):
@@ -39,9 +39,9 @@ class ChunkedExchange(Exchange):
     """An exchange whose handler gives a response in chunks."""
 
     def __init__(
-        self, guard: Guard, request: Request, key: str, body: Body, whose: str | None = None, *, deferred: bool = False
+        self, guard: Guard, request: Request, key: str, body: Body, scope: str | None = None, *, deferred: bool = False
     ) -> None:
-        super().__init__(guard, request, key, body, whose, deferred=deferred, port=SYNC_PORT)
+        super().__init__(guard, request, key, body, scope, deferred=deferred, port=SYNC_PORT)
 
     def serve(self, handler: Handler) -> StreamedResponse | Response:
         """Claim the key and run ``handler``; returns its response, or ours in its place.
@@ -155,7 +155,7 @@ class Chunks:
         try:
             chunk = next(self._chunks, None)
             if chunk is None:
-                run_without_loop(self._exchange.settle(self._capture, self._response.error, self._response.course))
+                run_without_loop(self._exchange.settle(self._capture, self._response.error, self._response.origin))
             else:
                 self._capture.add(chunk)
         except Refusal as refusal:

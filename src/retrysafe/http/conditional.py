@@ -18,7 +18,7 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.http.messages import Request, Response, latin
 
 _TAG = re.compile(rb'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
-# Anybody's bytes are matched: repetitions give nothing back ("*+"), so the time is proportional to their number.
+# Bytes of any client are matched: repetitions give nothing back ("*+"), so the time is proportional to their number.
 _LISTED = re.compile(rb'[ \t,]*+(?:((?:W/)?"[\x21\x23-\x7e\x80-\xff]*+")[ \t]*+(?:,|\Z)|\Z)')
 _READING = ("GET", "HEAD")
 

@@ -70,14 +70,15 @@ def guard_of(boundary: Boundary, principal: Principal, options: Options) -> Guar
 def idempotent(boundary: Boundary, *, principal: Principal = UNSAID, **options: Unpack[Options]) -> Callable[[V], V]:
     """Decorate a view: a request runs once per ``Idempotency-Key``, and its retries get the first response.
 
-    For function views, for what ``as_view()`` returns, and with ``method_decorator(…, name="dispatch")`` for classes.
+    For function views, for what ``as_view()`` returns, and with ``method_decorator(…, name="dispatch")`` for classes,
+    of async ones with ``name="post"``.
     Authentication by decorators goes around it. For views of REST framework see `retrysafe.http.drf`.
 
     Arguments:
         boundary: where the guarantee holds. With ``effects="transactional"`` it is on an alias of ``DATABASES``; the
             view then runs in its transaction, and also otherwise no longer inside the one of ``ATOMIC_REQUESTS``, which
             would commit after the record, but around one of its own.
-        principal: whose the request is, so that keys of two never meet, and nobody's request is refused with 403:
+        principal: whose the request is, so that keys of two never meet, and a request without one is refused with 403:
             "user" for ``request.user``, or a function that takes the request and returns text, an int or a UUID.
         options: see `retrysafe.http.policy.Options`; ``required`` is true, and ``methods`` are POST, PUT, PATCH and
             DELETE, unless you say otherwise.
@@ -174,7 +175,7 @@ def atomic_requests(exempt: TakenOver, besides: str | None = None) -> ExitStack:
     return stack
 
 
-def _atomic_aliases(exempt: TakenOver) -> list[str]:
+def _atomic_aliases(exempt: set[str]) -> list[str]:
     databases: Any = connections.settings
     return [
         alias for alias, configured in databases.items() if configured["ATOMIC_REQUESTS"] and alias not in set(exempt)
@@ -254,6 +255,8 @@ class IdempotencyMiddleware:
                 f"{self.guard.entry.alias!r} belongs to its own: a middleware between the two has moved it, as "
                 "sync_to_async(…, thread_sensitive=False) does. Put IdempotencyMiddleware after that one."
             )
+        if self.guard.entry.alias in _atomic_aliases(getattr(view, "_non_atomic_requests", set())):
+            guarded.savepoint = ""
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponseBase | None:
         """Take note of what a view raised, before a response is made of it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -16,13 +17,13 @@ from retrysafe.extras import NeedsExtra
 from retrysafe.http.asgi import request_of as request_of_scope
 from retrysafe.http.bodies import Body, frame
 from retrysafe.http.chunks import ChunkedExchange, StreamedResponse
-from retrysafe.http.guard import Course, Guard
+from retrysafe.http.guard import Guard, ResponseOrigin
 from retrysafe.http.messages import Request, Response, latin
-from retrysafe.http.nested import OUTER, is_inside
+from retrysafe.http.nested import EXCHANGE, OUTER_PRINCIPALS, is_inside
 from retrysafe.http.principals import find
 from retrysafe.http.problems import Refusal
 from retrysafe.http.without_loop import run_without_loop
-from retrysafe.http.wsgi import HELD, Input
+from retrysafe.http.wsgi import Input
 from retrysafe.http.wsgi import request_of as request_of_environ
 
 with NeedsExtra("django", "django", "asgiref"):
@@ -95,12 +96,15 @@ class GuardedRequest:
         of_view: whether the view itself is guarded, or the middleware around it.
         reached: whether the view may have been called.
         thread: where the claim is made; the connections of its transaction are this thread's.
+        savepoint: the statement that makes that of ``ATOMIC_REQUESTS`` inside the claim's transaction; empty while it
+            is awaited, None if none is.
     """
 
     def __init__(self, guard: Guard, request: HttpRequest, key: str, *, of_view: bool) -> None:
         head = request_of(request)
         self.of_view = self.reached = of_view
-        self._wrote = False
+        self._wrote = self._undone = False
+        self.savepoint: str | None = None
         body = Body(head, guard.policy)
         self.caught: Exception | None = None
         self.uncaught: Exception | None = None
@@ -128,10 +132,10 @@ class GuardedRequest:
                 self._incoming.finish()
             except Refusal as refusal:
                 self.exchange.preempt(refusal)
-        around = [find(principal, self._request) for principal in self._request.__dict__.get(OUTER, ())]
+        around = [find(principal, self._request) for principal in self._request.__dict__.get(OUTER_PRINCIPALS, ())]
         run_without_loop(self.exchange.begin_for(find(self.exchange.guard.principal, asking), around))
         setattr(self._request, CLAIM, self.exchange.claim)
-        self._wrote = False
+        self._wrote = self._undone = False
 
     def serve(self, view: View) -> HttpResponseBase:
         """Answer by the view, which calls `begin` before its work, or in its place."""
@@ -163,8 +167,11 @@ class GuardedRequest:
             given = self._given = render(view())
         if self.uncaught is not None and given.status_code >= 500:
             raise self.uncaught
-        course = Course(self._is_marked(), self.reached, self._wrote)
-        return _stream(given, self.caught, course, on_a_loop=is_on_a_loop(self._request))
+        if self._undone and self.caught is None and given.status_code < 400:
+            connections[str(self.exchange.guard.entry.alias)].set_rollback(True)  # it speaks of rows that are not there
+        raised = self._is_marked() and (self.caught is not None or given.status_code >= 400)
+        origin = ResponseOrigin(raised, self.reached, self._wrote)
+        return _stream(given, self.caught, origin, on_a_loop=is_on_a_loop(self._request))
 
     def _is_marked(self) -> bool:
         """Tell whether the claim's transaction is to be rolled back, as by an exception under ATOMIC_REQUESTS."""
@@ -180,8 +187,16 @@ class GuardedRequest:
         return noting
 
     def _note(self, execute: Callable[..., Any], sql: Any, *statement: Any) -> Any:
-        if not str(sql).lstrip("( \n\t").upper().startswith(_WRITES_NOTHING):
+        begun = str(sql).lstrip("( \n\t").upper()
+        if not begun.startswith(_WRITES_NOTHING):
             self._wrote = True
+        elif self.savepoint == "" and begun.startswith("SAVEPOINT"):
+            self.savepoint = begun
+        elif self.savepoint and begun == f"ROLLBACK TO {self.savepoint}":
+            self._undone = True
+            raised = sys.exc_info()[1]  # the end of the block knows it, also if a middleware is asked before ours
+            if self.caught is None and isinstance(raised, Exception):
+                self.caught = raised
         return execute(sql, *statement)
 
 
@@ -204,13 +219,13 @@ def _find_outer(request: HttpRequest) -> Any:
     guarded = find_guarded_request(request)
     if guarded is not None:
         return guarded.exchange
-    return getattr(request, "scope", request.META).get(HELD)
+    return getattr(request, "scope", request.META).get(EXCHANGE)
 
 
 def leave_to_inner(guard: Guard, request: HttpRequest) -> None:
     """Hand the principal of ``guard`` on to the view, which guards itself."""
     if guard.principal is not None:
-        request.__dict__[OUTER] = [*request.__dict__.get(OUTER, ()), guard.principal]
+        request.__dict__[OUTER_PRINCIPALS] = [*request.__dict__.get(OUTER_PRINCIPALS, ()), guard.principal]
 
 
 def _refuse_unseen(request: HttpRequest, *, of_view: bool) -> None:
@@ -268,11 +283,14 @@ def is_on_a_loop(request: Any) -> bool:
 def request_of(request: Any) -> Request:
     """The head of a Django request: path, query and headers as they were on the wire, where the server tells."""
     method, routed = request.method or "", (request.path_info, request.path)
+    match = request.resolver_match
+    route = "" if match is None else f"/{match.route}"
     if is_on_a_loop(request):
         asked = request_of_scope(request.scope)
-        return Request(method, asked.path, request.META["QUERY_STRING"].encode(), asked.headers, routed)
+        return Request(method, asked.path, request.META["QUERY_STRING"].encode(), asked.headers, routed, route)
     asked = request_of_environ({"PATH_INFO": request.path, **request.META, "REQUEST_METHOD": method})
     asked.routed += routed
+    asked.route = route
     return asked
 
 
@@ -372,7 +390,8 @@ def render(response: Any) -> Any:
     if asyncio.iscoroutine(response):
         response.close()
         raise ConfigurationError(
-            "The guarded view is async and was not recognised as such: put the decorator on the async function itself."
+            "The guarded view is async and was not recognised as such: put the decorator on the async function itself, "
+            "and for an async class-based view on its async def post, or around as_view(), not on dispatch."
         )
     if not isinstance(response, HttpResponseBase):
         raise TypeError(f"The view returned {response!r} instead of an HttpResponse.")
@@ -380,11 +399,11 @@ def render(response: Any) -> Any:
     return response if getattr(response, "is_rendered", True) else unrendered.render()
 
 
-def _stream(response: Any, error: Exception | None, course: Course, *, on_a_loop: bool) -> StreamedResponse:
+def _stream(response: Any, error: Exception | None, origin: ResponseOrigin, *, on_a_loop: bool) -> StreamedResponse:
     headers = latin((str(name), str(value)) for name, value in response.items())
     cookies = latin(("Set-Cookie", morsel.output(header="").strip()) for morsel in response.cookies.values())
     content = Content(response, on_a_loop=on_a_loop)
-    return StreamedResponse(response.status_code, headers + cookies, content, error, not response.streaming, course)
+    return StreamedResponse(response.status_code, headers + cookies, content, error, not response.streaming, origin)
 
 
 class Content:

@@ -37,11 +37,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NoReturn, Protocol
 
 from retrysafe.claims.claim import Claim
-from retrysafe.errors import RetrysafeError, RetryTransaction
+from retrysafe.errors import Postponed, RetrysafeError, RetryTransaction
 from retrysafe.http import commit_watch, nested
 from retrysafe.http.bodies import Body
 from retrysafe.http.commit_watch import CommitWatch, Phase
-from retrysafe.http.guard import RETURNED, Course, Guard
+from retrysafe.http.guard import RETURNED, Guard, ResponseOrigin
 from retrysafe.http.messages import Headers, Request, Response, is_endless
 from retrysafe.http.problems import Refusal
 from retrysafe.protocol.exception_groups import every
@@ -191,7 +191,7 @@ class Exchange:
         request: Request,
         key: str,
         body: Body,
-        whose: str | None = None,
+        scope: str | None = None,
         *,
         deferred: bool = False,
         port: SyncPort | None = None,
@@ -200,7 +200,7 @@ class Exchange:
         self.request = request
         self.key = key
         self.body = body
-        self._whose = whose
+        self._key_scope = scope
         self._deferred = deferred
         self._port: Port = guard.entry if port is None else port
         self._sleep = asyncio.sleep if port is None else port.sleep
@@ -240,7 +240,7 @@ class Exchange:
         """
         if self.instead is None and self.tried is None:
             try:
-                self._whose = self.guard.scope(principal, around)
+                self._key_scope = self.guard.scope(principal, around)
             except Refusal as refusal:
                 self.preempt(refusal)
             await self.begin()
@@ -251,7 +251,7 @@ class Exchange:
         """Claim the key; ``instead`` is set when something else is answered than what the handler would."""
         guard = self.guard
         try:
-            claim = self.tried = guard.claim(self.request, self.key, self.body, self._whose)
+            claim = self.tried = guard.claim(self.request, self.key, self.body, self._key_scope)
             await self._port.enter(claim)
         except (Refusal, RetryTransaction) as instead:
             self.instead = instead
@@ -266,13 +266,13 @@ class Exchange:
                 self.claim = claim
                 self._watch = _watch_commits(claim, guard.entry.address) if guard.transactional else None
 
-    async def settle(self, capture: Capture, error: Exception | None, course: Course) -> None:
+    async def settle(self, capture: Capture, error: Exception | None, origin: ResponseOrigin) -> None:
         """Record the response before the client can see the end of it; ``error`` is what it was made of, if known."""
         assert self.claim is not None
         if error is not None and self.guard.restarts(capture.status, error):
             await self.end(error)
         else:
-            self.guard.judge(self.claim, capture.finish(), self.request, course)
+            self.guard.judge(self.claim, capture.finish(), self.request, origin)
             await self.end(None)
 
     async def give_up(self, refusal: Refusal) -> NoReturn:
@@ -290,7 +290,7 @@ class Exchange:
             await self._port.leave(self.claim, error)
         except RetryTransaction as again:
             self.preempt(again)
-        except RetrysafeError as failure:
+        except (RetrysafeError, Postponed) as failure:
             self.preempt(self.guard.refusal(failure))
         finally:
             if self._watch is not None:
@@ -333,10 +333,10 @@ class UnaryExchange(Exchange):
     """An exchange whose response is one value, for sync code too if its ``port`` is `SYNC_PORT`.
 
     Attributes:
-        course: the origin of the handler's response.
+        origin: the origin of the handler's response.
     """
 
-    course = RETURNED
+    origin = RETURNED
 
     async def respond(self, handler: Callable[[], Awaitable[Response]]) -> Response | Refusal | None:
         """Claim the key and run ``handler``; returns what is answered in its place, as `attempt`."""
@@ -350,7 +350,7 @@ class UnaryExchange(Exchange):
                 capture.take(response)
             except Refusal as refusal:
                 await self.give_up(refusal)
-            await self.settle(capture, None, self.course)
+            await self.settle(capture, None, self.origin)
 
         try:
             return await self.attempt(run)

@@ -22,7 +22,6 @@ from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
 from retrysafe.http import openapi
 from retrysafe.http.asgi import (
-    HELD,
     AsgiExchange,
     Receive,
     Scope,
@@ -32,6 +31,7 @@ from retrysafe.http.asgi import (
 )
 from retrysafe.http.conditional import Version, evaluate
 from retrysafe.http.guard import Guard
+from retrysafe.http.nested import EXCHANGE
 from retrysafe.http.policy import Options, ServedRoute, find_declared, policy
 from retrysafe.http.principals import UNSAID, Principal
 
@@ -100,10 +100,10 @@ def _beginning(guard: Guard) -> Callable[..., Any]:
     """The dependency that claims the key."""
 
     async def begin(request: Request, found: Any = Depends(guard.principal or _nobody)) -> None:
-        exchange: AsgiExchange | None = request.scope.get(HELD)
+        exchange: AsgiExchange | None = request.scope.get(EXCHANGE)
         if exchange is not None:
             await exchange.begin_for(found)
-        elif HELD not in request.scope and request.method in guard.methods:
+        elif EXCHANGE not in request.scope and request.method in guard.methods:
             raise ConfigurationError(
                 f"{request.method} {request.url.path} uses the claim of its request, but the request is not guarded. "
                 "It was not run. Make its router by APIRouter(route_class=idempotency.route_class), or set "
@@ -115,7 +115,7 @@ def _beginning(guard: Guard) -> Callable[..., Any]:
 
 def _claiming(begin: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
     async def claim(request: Request, _: None = Depends(begin)) -> Claim | None:
-        exchange: AsgiExchange | None = request.scope.get(HELD)
+        exchange: AsgiExchange | None = request.scope.get(EXCHANGE)
         return None if exchange is None else exchange.claim
 
     async def session(found: Claim | None = Depends(claim)) -> Any:

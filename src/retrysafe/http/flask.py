@@ -1,7 +1,7 @@
 """The extension for Flask: views behind authentication, errors and sessions as Flask's users write them.
 
 It works around views, not around the WSGI application: whose request it is, Flask knows only when its
-``before_request`` functions have run, and a replay must not be given to anybody whom they would have refused. What
+``before_request`` functions have run, and a replay must not be given to a client that they would have refused. What
 ``after_request`` functions do (CORS, compression, the session's cookie) they do to replays too.
 """
 
@@ -21,8 +21,9 @@ from retrysafe.http import messages, nested
 from retrysafe.http.bodies import Body
 from retrysafe.http.chunks import ChunkedExchange, Chunks, StreamedResponse
 from retrysafe.http.conditional import Version, evaluate
-from retrysafe.http.guard import Course, Guard
+from retrysafe.http.guard import Guard, ResponseOrigin
 from retrysafe.http.messages import latin
+from retrysafe.http.nested import EXCHANGE
 from retrysafe.http.policy import (
     GUARDED_BY_DEFAULT,
     UNSAFE,
@@ -36,7 +37,7 @@ from retrysafe.http.policy import (
 from retrysafe.http.principals import UNSAID, Principal, check, find
 from retrysafe.http.problems import Refusal
 from retrysafe.http.routes import NEEDS, Need
-from retrysafe.http.wsgi import HELD, Environ, Input, OutgoingResponse, StartResponse, request_of
+from retrysafe.http.wsgi import Environ, Input, OutgoingResponse, StartResponse, request_of
 
 with NeedsExtra("flask"):
     from flask import Blueprint, Flask, Request, Response, abort, current_app, request, request_started, url_for
@@ -76,8 +77,8 @@ class Idempotency:
         boundary: where the guarantee holds. With ``effects="transactional"`` the view's work, the record and the
             response commit together: the view finds the transaction as ``current().tx``.
         principal: called with Flask's request when the ``before_request`` functions have run, it returns whose request
-            it is (text, an int or a UUID): keys of two principals never meet, and a request of nobody is refused with
-            403. With Flask-Login: ``lambda request: current_user.get_id()``.
+            it is (text, an int or a UUID): keys of two principals never meet, and a request without a principal is
+            refused with 403. With Flask-Login: ``lambda request: current_user.get_id()``.
         session: the application's `scoped_session`, such as Flask-SQLAlchemy's ``db.session``: during a transactional
             request it is ``current().tx``. The boundary's ``store`` is then a `sessionmaker`.
         options: see `retrysafe.http.policy.Options`. They hold for every view; `idempotent` says otherwise for a view
@@ -192,12 +193,12 @@ class Installed:
         return OutgoingResponse(chunks, stack)
 
     def _keep_body(self, app: Flask, **signal: Any) -> None:
-        """Before anybody reads the body, begin to keep what is read of it."""
+        """Begin to keep what is read of the body, before its first reader."""
         self._guard.warn_of_unmatched(self._list_served)
         rule = self._rule()
         guard = self.guard(rule)
         guarded = request.method in guard.policy.methods and not (rule is not None and rule.need == "off")
-        if guarded and guard.policy.header in request.headers and HELD not in request.environ:
+        if guarded and guard.policy.header in request.headers and EXCHANGE not in request.environ:
             _input_of(request.environ, guard)
 
     def _dispatch(self, *args: Any) -> Any:
@@ -224,7 +225,7 @@ class Installed:
                 "functools.wraps."
             )
         guard, off = self.guard(rule), rule is not None and rule.need == "off"
-        held: ChunkedExchange | None = request.environ.get(HELD)
+        held: ChunkedExchange | None = request.environ.get(EXCHANGE)
         asked = _make_request()
         if nested.is_inside(guard, asked, held, off=off) or off:
             return view()
@@ -243,14 +244,14 @@ class Installed:
         key = guard.admit(asked)
         if key is None:
             return None
-        whose = guard.scope(find(guard.principal, request))
+        scope = guard.scope(find(guard.principal, request))
         source = _input_of(request.environ, guard)
         source.finish()
-        return ChunkedExchange(guard, asked, key, source.body, whose)
+        return ChunkedExchange(guard, asked, key, source.body, scope)
 
     def _exchange(self, exchange: ChunkedExchange, view: Callable[[], Any]) -> Response:
         environ = request.environ
-        environ[HELD] = exchange
+        environ[EXCHANGE] = exchange
         response = self._app.response_class()
 
         def handler() -> StreamedResponse:
@@ -259,9 +260,9 @@ class Installed:
                 _forget_body(exchange.body)
             swapped.use(None if exchange.claim is None else exchange.claim.tx)
             response, error = self._response(view)
-            course = Course(raised=error is not None)
+            origin = ResponseOrigin(raised=error is not None)
             return StreamedResponse(
-                response.status_code, latin(response.headers), _Chunks(response), error, course=course
+                response.status_code, latin(response.headers), _Chunks(response), error, origin=origin
             )
 
         with _Swapped(self._session) as swapped:
@@ -337,6 +338,7 @@ def _make_request() -> messages.Request:
     asked = request_of(request.environ)
     if request.url_rule is not None:
         asked.routed += (request.url_rule.rule,)
+        asked.route = request.url_rule.rule
     return asked
 
 

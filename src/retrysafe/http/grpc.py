@@ -16,7 +16,7 @@ from retrysafe.extras import NeedsExtra
 from retrysafe.http import nested
 from retrysafe.http.bodies import Body
 from retrysafe.http.exchange import SYNC_PORT, SyncPort, UnaryExchange
-from retrysafe.http.guard import Course, Guard
+from retrysafe.http.guard import Guard, ResponseOrigin
 from retrysafe.http.messages import OMITTED, Headers, Request, Response
 from retrysafe.http.policy import Options
 from retrysafe.http.principals import UNSAID, Principal, afind, find
@@ -239,7 +239,9 @@ class _Interceptor:
 
     def _request(self, details: Any, context: Any) -> tuple[Request, str]:
         """The call as a request: raises `Refusal`."""
-        request = Request("POST", details.method.encode(), b"", _lines(context.invocation_metadata()))
+        request = Request(
+            "POST", details.method.encode(), b"", _lines(context.invocation_metadata()), route=details.method
+        )
         key = self.guard.admit(request)
         assert key is not None, "a call without a key was let pass, or refused"
         return request, key
@@ -257,17 +259,17 @@ class _Interceptor:
             return ended[0]
 
         async def work() -> Response:
-            exchange.course = Course(raised=(await perform()).aborted)
+            exchange.origin = ResponseOrigin(raised=(await perform()).aborted)
             return ended[0].as_response()
 
         try:
             request, key = self._request(details, context)
             if nested.is_inside(self.guard, request):
                 return await perform(), False
-            whose = self.guard.scope(await self._whose(context))
+            scope = self.guard.scope(await self._whose(context))
             with closing(Body(request, self.guard.policy)) as body:
                 body.add(raw)
-                exchange = UnaryExchange(self.guard, request, key, body, whose, port=self._port)
+                exchange = UnaryExchange(self.guard, request, key, body, scope, port=self._port)
                 instead = await exchange.respond(work)
             if isinstance(instead, Response):
                 return _answer_of(instead), True
@@ -282,7 +284,8 @@ class IdempotencyInterceptor(_Interceptor, grpc.ServerInterceptor):  # type: ign
     Arguments:
         boundary: where the guarantee holds. With ``effects="transactional"`` the handler finds the transaction as
             ``current().tx``.
-        principal: called with the `grpc.ServicerContext`, it returns whose call it is; nobody's is refused.
+        principal: called with the `grpc.ServicerContext`, it returns whose call it is; a call without a principal is
+            refused.
         options: see `retrysafe.http.policy.Options`; ``routes=`` takes methods: {"/shop.Orders/Place": "required"}.
 
     Streaming calls cannot be replayed: where a key is required, or sent, they end with UNIMPLEMENTED.

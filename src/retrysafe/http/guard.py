@@ -35,7 +35,8 @@ from retrysafe.protocol import canonical, fingerprint
 from retrysafe.protocol.canonical import NotCanonical
 from retrysafe.protocol.exception_groups import leaves
 from retrysafe.protocol.fingerprint import Content, Fingerprint, content
-from retrysafe.protocol.outcomes import Answered
+from retrysafe.protocol.outcomes import DONE, Answered
+from retrysafe.protocol.records import ROUTED
 
 FIELDS = (b"content-type", b"content-encoding", b"if-match", b"if-none-match")
 _JSON = (b"application/json", b"+json")
@@ -44,7 +45,7 @@ _REPEATED_ELSEWHERE = frozenset({307, 308})
 _CODEC = ResponseCodec()
 
 
-class Course(NamedTuple):
+class ResponseOrigin(NamedTuple):
     """The origin of a response, as far as the integration can tell."""
 
     raised: bool = False
@@ -55,7 +56,7 @@ class Course(NamedTuple):
     """True if the handler has written by the claim's transaction without asking for it."""
 
 
-RETURNED = Course()
+RETURNED = ResponseOrigin()
 """The handler returned it."""
 
 
@@ -184,6 +185,7 @@ class Guard:
             tx=tx,
             annotation=request,
             codec=_CODEC,
+            recorded=_name_route(request) if self.policy.operation == "http" and request.route else "",
         )
 
     def _fingerprint(self, request: Request, body: Body) -> Fingerprint:
@@ -214,15 +216,15 @@ class Guard:
 
     # ------------------------------------------------------------ the response
 
-    def judge(self, claim: Claim, response: Response, request: Request, course: Course = RETURNED) -> None:
+    def judge(self, claim: Claim, response: Response, request: Request, origin: ResponseOrigin = RETURNED) -> None:
         """Classify a response, complete but for a body that was too large, and store it if retries get it."""
         policy, status = self.policy, response.status
         stored = strip_fields(response, policy.headers, self._dropped)
         if self._largest is not None:
             stored = self._fitting(stored, self._largest)
-        answered = Answered.DONE
+        answered = Answered.ABORTED if origin.raised else DONE
         if status >= 300:
-            undone = course.raised or policy.refusals == "rollback"
+            undone = origin.raised or policy.refusals == "rollback"
             if status >= 500:
                 answered = Answered.FAILED if policy.on_5xx == "effects" else Answered.ABORTED
             elif status >= 400 and status in policy.store_statuses:
@@ -230,21 +232,21 @@ class Guard:
             elif status in _REPEATED_ELSEWHERE and not (undone and self.transactional):
                 answered = Answered.ELSEWHERE
             elif (
-                status >= 400 or status in _REPEATED_ELSEWHERE or self._asks_to_log_in(claim, response, request, course)
+                status >= 400 or status in _REPEATED_ELSEWHERE or self._asks_to_log_in(claim, response, request, origin)
             ):
                 answered = Answered.UNEXECUTED if undone else Answered.DECLINED
         claim._take_answer(answered, stored, f"HTTP {response.status}")
 
-    def _asks_to_log_in(self, claim: Claim, response: Response, request: Request, course: Course) -> bool:
+    def _asks_to_log_in(self, claim: Claim, response: Response, request: Request, origin: ResponseOrigin) -> bool:
         """Tell whether a redirect asks to log in first, and then to repeat the request.
 
         Never in external mode, where the work would be done twice if that is mistaken, nor when the work has written.
         """
         if response.status not in REDIRECTS or self.boundary.effects == "external":
             return False
-        if not course.reached:
+        if not origin.reached:
             return True
-        wrote = self.transactional and not course.raised and (course.wrote or claim._tx_taken)
+        wrote = self.transactional and not origin.raised and (origin.wrote or claim._tx_taken)
         return not wrote and leads_to_login(request, response, (*self.policy.login_pages, *self.login_pages()))
 
     def _fitting(self, response: Response, largest: int) -> Response:
@@ -269,7 +271,7 @@ class Guard:
         chosen = {"key-reused": self.policy.mismatch_status, "in-progress": self.policy.concurrent_status}
         return chosen.get(code) or PROBLEMS[code].status
 
-    def refusal(self, error: RetrysafeError) -> Refusal:
+    def refusal(self, error: RetrysafeError | Postponed) -> Refusal:
         """The refusal for an error of the claim; raises the error again when only a developer can correct it."""
         found = refusal_of(error)
         if found is None:
@@ -311,6 +313,12 @@ def _head(method: str, path: bytes, query: bytes, fields: tuple[tuple[bytes, byt
 
 
 _known_head = lru_cache(maxsize=1024)(_head)
+
+
+def _name_route(request: Request) -> str:
+    """The operation of a request as its record tells it; none where a store could not keep that."""
+    routed = f"{ROUTED}{request.method} {request.route}"
+    return routed if principals.as_name(routed) == routed else ""
 
 
 def _endpoint(request: Request) -> str:

@@ -18,8 +18,8 @@ HEADER = "Idempotency-Key"
 KeySyntax = Literal["lenient", "strict"]
 KeyPolicy = Literal["any", "uuid", "strong"]
 
-# Anybody's bytes are matched: alternatives begin with different bytes and repetitions give nothing back ("*+"), so that
-# there is one way to read a value, and the time is proportional to its length.
+# Bytes of any client are matched: alternatives begin with different bytes and repetitions give nothing back ("*+"), so
+# that there is one way to read a value, and the time is proportional to its length.
 _CHARACTERS = rb'(?:[ !#-\[\]-~]|\\["\\])*+'
 _VALUE = (
     rb'"' + _CHARACTERS + rb'"|:[A-Za-z0-9+/=]*+:|[!#$%&\'*+./0-9<>?@A-Z^_`a-z|~-][!#$%&\'*+./0-9:<>?@A-Z^_`a-z|~-]*+'

@@ -16,9 +16,10 @@ from retrysafe.boundary import Boundary
 from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
 from retrysafe.http import asgi, openapi
-from retrysafe.http.asgi import HELD, App, Receive, Scope, Send, request_of, serve_guarded
+from retrysafe.http.asgi import ROUTE, App, Receive, Scope, Send, request_of, serve_guarded
 from retrysafe.http.conditional import Unmet, Version, evaluate
 from retrysafe.http.guard import Guard
+from retrysafe.http.nested import EXCHANGE
 from retrysafe.http.policy import GUARDED_BY_DEFAULT, Options, Policed, ServedRoute
 from retrysafe.http.principals import UNSAID, Principal, afind
 from retrysafe.http.routes import NEEDS
@@ -70,6 +71,7 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
         hooks = scope["litestar_app"].after_exception
         if _note not in hooks:
             hooks.append(_note)
+        scope[ROUTE] = scope["path_template"]
         asked = request_of(scope)
         if guard.key_field in asked.fields and guard.need(asked) != "off":
             receive = _replay_body(scope, receive)
@@ -134,7 +136,7 @@ class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
         boundary: where the guarantee holds. With ``effects="transactional"`` the handler's work, the record and the
             response commit together.
         principal: called with the `Request`, it returns whose request it is (text, an int or a UUID; also a
-            coroutine): keys of two principals never meet, and a request of nobody is refused with 403.
+            coroutine): keys of two principals never meet, and a request without a principal is refused with 403.
         options: see `retrysafe.http.policy.Options`.
 
     A handler, controller or router chooses by ``opt={"idempotency": "required"}``, "optional" or "off", or by a
@@ -198,7 +200,7 @@ def _is_off(said: object) -> bool:
 
 async def _note(error: Exception, scope: Any) -> None:
     """Litestar makes a response of an error before it could reach us."""
-    exchange: asgi.AsgiExchange | None = scope.get(HELD)
+    exchange: asgi.AsgiExchange | None = scope.get(EXCHANGE)
     if exchange is not None:
         exchange.error = error
 

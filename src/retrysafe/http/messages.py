@@ -28,7 +28,7 @@ _MOST_DIGITS = 19
 class Request:
     """The head of a request: its method, the path and query as they were on the wire, and its field lines."""
 
-    __slots__ = ("_given", "fields", "method", "path", "query", "routed")
+    __slots__ = ("_given", "fields", "method", "path", "query", "route", "routed")
 
     def __init__(
         self,
@@ -37,6 +37,7 @@ class Request:
         query: bytes,
         headers: Iterable[tuple[bytes, bytes]],
         routed: tuple[str, ...] = (),
+        route: str = "",
     ) -> None:
         self.method = method.upper()
         """In capitals, as most frameworks read it, although methods are case-sensitive (RFC 9110 section 9.1)."""
@@ -44,6 +45,8 @@ class Request:
         self.query = query
         self.routed = routed
         """The path as the application routes it: decoded, without the prefix where it is mounted, or its route."""
+        self.route = route
+        """The template of the path, such as "/orders/{id}", where the framework tells it."""
         self._given = headers
         fields: dict[bytes, list[bytes]] = {}
         for name, value in headers:
@@ -142,6 +145,8 @@ def strip_fields(response: Response, allowed: frozenset[bytes] | None, dropped: 
         if name == b"connection":
             dropped |= {token.strip().lower() for token in value.split(b",")}
     headers = [line for line in response.headers if line[0] not in dropped and (allowed is None or line[0] in allowed)]
+    if len(headers) == len(response.headers):
+        return response
     return Response(response.status, tuple(headers), response.body)
 
 

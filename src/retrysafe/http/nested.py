@@ -8,8 +8,6 @@ handler runs, because a retry would be answered by the outer guard without ever 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 from urllib.parse import unquote
@@ -20,8 +18,10 @@ from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Request
 from retrysafe.http.policy import Policy
 
-OUTER = "retrysafe.outer"
-"""The key of a request left to an inner guard: a function that finds the principals of the guards around."""
+EXCHANGE = "retrysafe.exchange"
+"""The key under which the scope or environ of a guarded request has its exchange; None for one that needs no key."""
+OUTER_PRINCIPALS = "retrysafe.outer"
+"""The key of a request left to an inner guard: functions that find the principals of the guards around."""
 _MAY_DIFFER = frozenset({"required", "routes", "methods", "problem_base"})
 """Options that only say whether a request is guarded, which this one is, or where to read about errors."""
 
@@ -32,22 +32,11 @@ class OuterExchange(Protocol):
     guard: Guard
     claim: Claim | None
     request: Request
-    key: str
+    settled: bool
 
 
 AROUND: ContextVar[OuterExchange | None] = ContextVar("retrysafe_http_exchange", default=None)
 """The exchange around the running code: between servers of different kinds there is no other way to hand it on."""
-
-
-@contextmanager
-def around(exchange: OuterExchange) -> Iterator[None]:
-    """Let the code inside know by what its request is guarded."""
-    outer = AROUND.get()
-    AROUND.set(exchange)
-    try:
-        yield
-    finally:
-        AROUND.set(outer)
 
 
 def is_inside(guard: Guard, request: Request, held: OuterExchange | None = None, *, off: bool = False) -> bool:
@@ -72,9 +61,14 @@ def is_inside(guard: Guard, request: Request, held: OuterExchange | None = None,
 
 
 def _of_the_same(request: Request) -> OuterExchange | None:
-    """The exchange around the running code if it is of this request, and not of one that a handler makes itself."""
+    """The exchange around the running code if it is of this request, and not of one that a handler makes itself.
+
+    Nor one that has ended: uvicorn begins a request that was pipelined behind another one in the context of that.
+    """
     outer = AROUND.get()
-    if outer is None or outer.request.method != request.method or _path(outer.request) != _path(request):
+    if outer is None or outer.settled:
+        return None
+    if outer.request.method != request.method or _path(outer.request) != _path(request):
         return None
     field = outer.guard.key_field
     return outer if outer.request.lines(field) == request.lines(field) else None

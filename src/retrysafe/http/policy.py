@@ -63,7 +63,7 @@ class Options(TypedDict, total=False):
         on_5xx: "effects": a 5xx is a failure, and the boundary's effects decide; "store": it is the answer.
         store_statuses: which 4xx are the answer; by default all but 401, 403, 408, 421, 425, 429, which free the key.
         refusals: what becomes of a transactional handler's work when it returns a 4xx: it commits, as it would without
-            us ("commit"), or is rolled back ("rollback"), as it is whenever an exception is answered by a 4xx.
+            us ("commit"), or is rolled back ("rollback"), as it is whenever an exception is answered.
         login_pages: paths, or URLs, of the pages that send a client back after it has logged in: a redirect there that
             names the request's own path frees the key. In Django and Flask those of the framework are known.
         on_large: a response over ``response_limit`` is kept without its body ("omit"), or is an "error".

@@ -7,6 +7,7 @@ import math
 from typing import NamedTuple
 
 from retrysafe.backends.commands import PROGRAM, Commands
+from retrysafe.claims.codec import BY_A_PERSON
 from retrysafe.claims.observers import logger
 from retrysafe.claims.waiting import RETRY_AFTER
 from retrysafe.errors import (
@@ -203,8 +204,8 @@ class Refusal(Exception):
         super().__init__(code)
         self.code = code
         self.key = key if code in _OF_A_KEY else ""
-        """The first digits of the key's hash, as in the log. No more of it: without a secret, whoever has all of a
-        hash can compute the keys that are derived from it."""
+        """The first digits of the key's hash, as in the log. No more of it: without a secret, the keys that
+        are derived can be computed from a whole hash."""
         self.detail = detail or PROBLEMS[code].detail
         self.retry_after = retry_after
 
@@ -212,11 +213,14 @@ class Refusal(Exception):
 def refusal_of(error: RetrysafeError | Postponed) -> Refusal | None:
     """Turn an error of a claim into the layer's answer; None for one that only a developer can mend.
 
-    What an error says of the server's insides stays there: only what a client sent is named to it, and a pool's option.
+    What an error says of the server's insides stays there: only what a client sent is named to it, a pool's option,
+    and what a person has declared for it.
     """
     for kind, code in _CODES:
         if isinstance(error, kind):
             detail = f"{error.detail} {PROBLEMS[code].detail}" if isinstance(error, InvalidKey | KeyReused) else ""
+            if isinstance(error, StoredFailure) and error.data == BY_A_PERSON:
+                detail = f"{error.detail}. {PROBLEMS[code].detail}"
             if isinstance(error, StoreUnavailable) and error.more_connections:
                 detail = f"{PROBLEMS[code].detail} {_EXHAUSTED.format(error.more_connections)}"
             return Refusal(code, detail, getattr(error, "retry_after", None), getattr(error, "key", ""))

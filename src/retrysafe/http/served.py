@@ -15,7 +15,7 @@ KINDS = {
     "aiohttp.web:Application": "aiohttp",
     "django.core.handlers.base:BaseHandler": "django",
 }
-"""Types of applications, the more special ones first, with the module here that has ``served_routes(app)``."""
+"""Types of applications, the more special ones first, with the module here that has ``find_routes(app)``."""
 
 
 def find_routes(app: object) -> list[ServedRoute]:

@@ -17,6 +17,7 @@ from retrysafe.boundary import Boundary
 from retrysafe.extras import NeedsExtra
 from retrysafe.http import asgi
 from retrysafe.http.asgi import (
+    ROUTE,
     App,
     Receive,
     Scope,
@@ -76,7 +77,7 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
             if guard is None:
                 await self.app(scope, receive, send)
             else:
-                await serve_guarded(guard, self.app, scope, receive, send, self.whose, routed="endpoint")
+                await serve_guarded(guard, self.app, scope, receive, send, self.whose, router_mark="endpoint")
         except _Raised as raised:
             if raised.by is not self:
                 raise
@@ -100,6 +101,7 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
         if any(method in self.own_methods(route, endpoint) for route, endpoint in found):
             leave_to_inner(self.guard, scope, self.whose)
             return None
+        scope[ROUTE] = "".join(getattr(route, "path", "") for route, _ in found)
         return self.guard.of(_handler(found[-1][1], method)) if found else self.guard
 
     def _router(self, scope: Scope) -> Any:
@@ -239,10 +241,10 @@ def find_routes(app: Any, kind: type[IdempotencyMiddleware] = IdempotencyMiddlew
     """The routes for POST and PATCH of an application."""
     looking = kind.__new__(kind)  # only looks at routes, and guards none
     whole = any(_guards(added.cls) for added in app.user_middleware)
-    return _list_served(looking, app.routes, "", whole=whole)
+    return _list_policed(looking, app.routes, "", whole=whole)
 
 
-def _list_served(
+def _list_policed(
     looking: IdempotencyMiddleware, routes: Iterable[Any], prefix: str, *, whole: bool
 ) -> Iterator[ServedRoute]:
     for matcher, route in looking.flat(_matching(routes)):
@@ -250,7 +252,7 @@ def _list_served(
         template = prefix + (getattr(matcher, "path", None) or "")
         guarded = looking.own_methods(route, endpoint)
         if inner is not None:
-            yield from _list_served(looking, inner, template, whole=whole or bool(guarded))
+            yield from _list_policed(looking, inner, template, whole=whole or bool(guarded))
             continue
         for method in sorted(method for method in GUARDED_BY_DEFAULT if _serves(matcher, endpoint, method)):
             found: Policed = "guarded" if whole or method in guarded else "unguarded"

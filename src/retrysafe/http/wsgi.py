@@ -19,6 +19,7 @@ from retrysafe.http.bodies import CHUNK, Body, Reader
 from retrysafe.http.chunks import ChunkedExchange, StreamedResponse
 from retrysafe.http.guard import Guard
 from retrysafe.http.messages import Request, Response, latin, length_of, path_of
+from retrysafe.http.nested import EXCHANGE
 from retrysafe.http.policy import Options
 from retrysafe.http.principals import UNSAID, Principal, find
 from retrysafe.http.problems import Refusal
@@ -37,8 +38,6 @@ class StartResponse(Protocol):
 
 App = Callable[[Environ, StartResponse], Iterable[bytes]]
 
-HELD = "retrysafe.exchange"
-"""The environ's key for the `Exchange` of a guarded request."""
 _PATH = "/:@!$&'()*+,;=~"
 """The characters that RFC 3986 allows unquoted in a path, besides letters, digits and ``-._``."""
 
@@ -51,7 +50,7 @@ class IdempotencyMiddleware:
         boundary: where the guarantee holds. With ``effects="transactional"`` the handler's work, the record and the
             response commit together: the handler finds the transaction as ``current().tx``.
         principal: called with the environ, it returns whose request it is (text, an int or a UUID): keys of two
-            principals never meet, and a request of nobody is refused with 403.
+            principals never meet, and a request without a principal is refused with 403.
         options: see `retrysafe.http.policy.Options`.
 
     Raises `ConfigurationError` for choices that cannot be kept.
@@ -85,19 +84,19 @@ class IdempotencyMiddleware:
     def _admit(self, environ: Environ) -> ChunkedExchange | None:
         """Read the request, its body last; None when it passes untouched. Raises `Refusal`."""
         guard, request = self.guard, request_of(environ)
-        if nested.is_inside(guard, request, environ.get(HELD)):
+        if nested.is_inside(guard, request, environ.get(EXCHANGE)):
             return None
         key = guard.admit(request)
         if key is None:
             return None
-        whose = guard.scope(find(guard.principal, environ))
+        scope = guard.scope(find(guard.principal, environ))
         body = Body(request, guard.policy)
         try:
             Input(environ, body).finish()
         except BaseException:
             body.close()
             raise
-        return ChunkedExchange(guard, request, key, body, whose)
+        return ChunkedExchange(guard, request, key, body, scope)
 
     def _serve(self, exchange: ChunkedExchange, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         run = ApplicationRun(0)
@@ -109,7 +108,7 @@ class IdempotencyMiddleware:
                 "wsgi.input": exchange.body.open(),
                 "wsgi.input_terminated": True,
                 "wsgi.file_wrapper": FileWrapper,  # the server's would take the file past us
-                HELD: exchange,
+                EXCHANGE: exchange,
             }
             return run.begin(self.app, environ | inside)
 

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from retrysafe.loads.loads import Load, Loads
-from retrysafe.loads.work import Merge, Window
+from retrysafe.loads.work import Late, Merge, Window
 
-__all__ = ["Load", "Loads", "Merge", "Window"]
+__all__ = ["Late", "Load", "Loads", "Merge", "Window"]

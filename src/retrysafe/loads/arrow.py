@@ -18,10 +18,9 @@ class Lake:
     """A target whose commits are optimistic: its writers look, write by what they saw, and fail if it has changed."""
 
     strategies = frozenset({"overwrite", "append_once"})
+    keeps_late = False
     conflicts: ClassVar[tuple[type[Exception], ...]]
     """The errors of a commit that met another one."""
-    failures: ClassVar[tuple[type[Exception], ...]] = (OSError,)
-    """The errors of a commit that may have been made."""
 
     def open(self, table: str) -> Any:
         """A table as it is now."""
@@ -29,6 +28,10 @@ class Lake:
 
     def find(self, table: Any, part: str) -> Mark | None:
         """The mark of a part in what was opened."""
+        raise NotImplementedError
+
+    def beside(self, table: Any, part: str) -> int:
+        """The number of loads that overlap with a part, in what was opened."""
         raise NotImplementedError
 
     def schema(self, table: Any) -> Any:
@@ -39,26 +42,28 @@ class Lake:
         """Write rows and mark in one commit, by what was opened."""
         raise NotImplementedError
 
-    def look(self, table: str, part: str) -> Mark | None:
-        """The mark of the last load of a part."""
-        return self.find(self.open(table), part)
+    def look(self, table: str, part: str) -> tuple[Mark | None, int]:
+        opened = self.open(table)
+        return self.find(opened, part), self.beside(opened, part)
+
+    def count_late(self, work: Work) -> int:
+        """None: they have no place here."""
+        return 0
 
     def publish(self, work: Work) -> int:
         """Write rows and mark in one commit, unless a later run has."""
-        data: Any = None
+        data = _arrow(work, self.schema(self.open(work.table)))
+        work = work._replace(mark=work.mark._replace(counted=data.num_rows))
         for _ in range(_TRIES):
             table = self.open(work.table)
             found = self.find(table, work.part)
-            if not may_publish(found, work.mark):
+            if not may_publish(found, self.beside(table, work.part), work):
                 return found.counted if found else 0
-            if data is None:
-                data = _arrow(work, self.schema(table))
-                work = work._replace(mark=work.mark._replace(counted=data.num_rows))
             try:
                 self.write(table, data, work)
             except self.conflicts:
                 continue
-            except self.failures as error:
+            except OSError as error:
                 raise StoreUnavailable(str(error)) from error
             return work.mark.counted
         raise StoreUnavailable(f"Others kept committing to {work.table}.", unsent=True)
@@ -66,17 +71,17 @@ class Lake:
 
 def _arrow(work: Work, schema: Any) -> Any:
     """The rows of a load with the types of the table, tagged and checked."""
-    rows, tag = work.rows(), work.tag
+    rows, tag = work.read(), work.tag
     if isinstance(rows, str):
         raise ConfigurationError("rows= gives SQL, which a lake does not read: give tuples, dicts or an Arrow table.")
     if tag is not None and tag not in schema.names:
         raise ConfigurationError(f"{work.table} has no column {tag!r}: add it, or write tag=None.")
     names = [name for name in schema.names if name != tag]
     if not hasattr(rows, "to_batches"):
-        every = [row if isinstance(row, Mapping) else dict(zip(names, row, strict=True)) for row in rows]
-        if isinstance(work.strategy, Merge) and any(name not in row for row in every for name in names):
-            raise ConfigurationError(f"Rows that are merged into a lake have all columns: {names}. Nothing was loaded.")
+        every = [_row(work, names, row) for row in rows]
         rows = pa.Table.from_pylist(every, schema=pa.schema([schema.field(name) for name in names]))
+    elif sorted(rows.schema.names) != sorted(names):
+        raise work.unfit(names, ", ".join(rows.schema.names))
     if tag is not None:
         rows = rows.append_column(tag, pa.array([work.tagged] * rows.num_rows, schema.field(tag).type))
     rows = rows.select(schema.names).cast(schema)
@@ -90,6 +95,17 @@ def _arrow(work: Work, schema: Any) -> Any:
     if work.check is not None and work.check(rows) is False:
         raise ValueError(f"check= refused run {work.mark.run!r} of {work.table}. Nothing was loaded.")
     return rows
+
+
+def _row(work: Work, names: list[str], row: Any) -> Mapping[str, Any]:
+    """A row by the names of its columns: Arrow would take those that are missing for NULL, and leave others out."""
+    if not isinstance(row, Mapping):
+        if len(row) != len(names):
+            raise work.unfit(names, f"a row of {len(row)} values")
+        return dict(zip(names, row, strict=True))
+    if sorted(row) != sorted(names):
+        raise work.unfit(names, ", ".join(row))
+    return row
 
 
 def latest(rows: Any, merge: Merge) -> Any:

@@ -6,14 +6,15 @@ version is read first, and the data is written by that very handle, so that a co
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import CommitFailedError
 
 from retrysafe.loads.arrow import Lake, latest, mark_of, text_of
-from retrysafe.loads.work import Mark, Merge, Work
+from retrysafe.loads.work import WHOLE, Mark, Merge, Work
 
 _MARK, _PART = "retrysafe.mark", "retrysafe.part"
 
@@ -23,10 +24,13 @@ class DeltaTarget(Lake):
 
     strategies = Lake.strategies | {"merge"}
     conflicts = (CommitFailedError,)
-    failures = (OSError, DeltaError)
 
     def __init__(self, folder: str) -> None:
         self._folder = folder.rstrip("/")
+
+    def locate(self, table: str) -> str:
+        remote = "://" in self._folder
+        return f"{table} into {self._folder if remote else os.path.realpath(self._folder)}"
 
     def open(self, table: str) -> DeltaTable:
         return DeltaTable(f"{self._folder}/{table}")
@@ -41,6 +45,13 @@ class DeltaTarget(Lake):
         marks = (mark_of(commit.get(_MARK)) for commit in table.history() if commit.get(_PART) == part)
         return next((mark for mark in marks if mark and mark.fence == version), Mark(version, "a run of long ago"))
 
+    def beside(self, table: DeltaTable, part: str) -> int:
+        """The version of the last load of another part, or the fence of the whole table."""
+        if part != WHOLE:
+            return table.transaction_version(_app(WHOLE)) or 0
+        versions = (commit["version"] for commit in table.history() if commit.get(_PART) not in (None, WHOLE))
+        return max(versions, default=0)
+
     def write(self, table: DeltaTable, data: Any, work: Work) -> None:
         properties = CommitProperties(
             custom_metadata={_MARK: text_of(work.mark), _PART: work.part},
@@ -52,12 +63,24 @@ class DeltaTarget(Lake):
             if table.version() == before:  # nothing was newer, so there is no commit yet that has the mark
                 write_deltalake(table, data.slice(0, 0), mode="append", commit_properties=properties)
             return
-        value = str(work.partition).replace("'", "''")
         if work.strategy == "append_once":
             write_deltalake(table, data, mode="append", commit_properties=properties)
         else:
-            part = None if work.by is None else f"{work.by} = '{value}'"
-            write_deltalake(table, data, mode="overwrite", predicate=part, commit_properties=properties)
+            write_deltalake(
+                table,
+                data,
+                mode="overwrite",
+                predicate=_predicate(work.by, work.partition),
+                commit_properties=properties,
+            )
+
+
+def _predicate(by: str | None, partition: Any) -> str:
+    """The rows that are replaced; also for all of them: without it, Delta keeps those that others add meanwhile."""
+    if by is None:
+        return "true"
+    name, value = by.replace('"', '""'), str(partition).replace("'", "''")
+    return f"\"{name}\" = '{value}'"
 
 
 def _merge(table: DeltaTable, data: Any, merge: Merge, properties: CommitProperties) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
+from threading import RLock
 from typing import Any
 
 import duckdb
@@ -17,10 +19,13 @@ from retrysafe.loads.sql import LEDGER, SqlTarget, Writing
 from retrysafe.protocol.requests import Query, Rows
 
 _AT_ONCE = 100_000
+_TURNS: defaultdict[str | None, RLock] = defaultdict(RLock)
+"""Files, each with the turn to load into it: DuckDB does not see that a load of a part overlaps with one of all."""
 _TABLE = (
     f"CREATE TABLE IF NOT EXISTS {LEDGER} (target VARCHAR, part VARCHAR, fence BIGINT NOT NULL, run VARCHAR NOT NULL, "
     "counted BIGINT NOT NULL, version BIGINT, high VARCHAR, PRIMARY KEY (target, part))"
 )
+_DATABASE = "FROM duckdb_databases() WHERE database_name = current_database()"
 
 
 class _Opened:
@@ -67,19 +72,24 @@ class DuckdbTarget(SqlTarget):
     """A file, by its path, or a connection to it."""
 
     writing = _Writing
+    shared = ""
+    whole = f"SELECT path, :target {_DATABASE}"
 
     def __init__(self, file: Any) -> None:
         self.store = PostgresqlStore()  # DuckDB reads its statements
         self._connection = duckdb.connect(file) if isinstance(file, str) else file
-        self._connection.cursor().execute(_TABLE)
+        cursor = self._connection.cursor()
+        cursor.execute(_TABLE)
+        [(path,)] = cursor.execute(f"SELECT path {_DATABASE}").fetchall()
+        self._turn = _TURNS[path]
 
     def client(self) -> Any:
-        return _Client(self._connection)
+        return _Client(self._connection, self._turn)
 
 
 class _Client:
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
+    def __init__(self, connection: Any, turn: RLock) -> None:
+        self._connection, self._turn = connection, turn
 
     def __call__(self, query: Query, /) -> Rows:
         return _Opened(self._connection.cursor()).execute(query)
@@ -87,10 +97,11 @@ class _Client:
     @contextmanager
     def transaction(self) -> Iterator[_Opened]:
         """A transaction on a cursor, which is rolled back if it is still open at the end."""
-        opened = _Opened(self._connection.cursor())
-        try:
-            yield opened
-        finally:
-            with suppress(duckdb.TransactionException):
-                opened.handle.rollback()
-            opened.handle.close()
+        with self._turn:
+            opened = _Opened(self._connection.cursor())
+            try:
+                yield opened
+            finally:
+                with suppress(duckdb.TransactionException):
+                    opened.handle.rollback()
+                opened.handle.close()

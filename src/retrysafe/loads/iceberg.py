@@ -8,6 +8,7 @@ is deleted.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from pyiceberg.exceptions import CommitFailedException, ValidationException
@@ -15,7 +16,7 @@ from pyiceberg.expressions import AlwaysTrue, EqualTo
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.loads.arrow import Lake, mark_of, text_of
-from retrysafe.loads.work import Mark, Work, may_publish
+from retrysafe.loads.work import WHOLE, Mark, Work, may_publish
 
 _REPEATS = ("commit.retry.num-retries", "commit.retry.total-timeout-ms")
 """The properties of a table that allow PyIceberg's repeat."""
@@ -33,6 +34,9 @@ class IcebergTarget(Lake):
     def __init__(self, catalog: Any) -> None:
         self._catalog = catalog
 
+    def locate(self, table: str) -> str:
+        return f"{table} into {self.open(table).location()}"
+
     def open(self, table: str) -> Any:
         opened = self._catalog.load_table(table)
         if off := [name for name in _REPEATS if int(opened.properties.get(name, 1)) < 1]:
@@ -49,12 +53,20 @@ class IcebergTarget(Lake):
     def find(self, table: Any, part: str) -> Mark | None:
         return mark_of(table.properties.get(_property(part)))
 
+    def beside(self, table: Any, part: str) -> int:
+        """The sum of the fences."""
+        if part != WHOLE:
+            whole = self.find(table, WHOLE)
+            return whole.fence if whole else 0
+        named = [name for name in table.properties if name.startswith(_property("")) and name != _property(WHOLE)]
+        return sum(Mark(*json.loads(table.properties[name])).fence for name in named)
+
     def write(self, table: Any, data: Any, work: Work) -> None:
         reload = table.refresh
 
         def refresh() -> Any:
             reload()
-            if not may_publish(self.find(table, work.part), work.mark):
+            if not may_publish(self.find(table, work.part), self.beside(table, work.part), work):
                 raise _Landed
             return table
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
+from functools import cached_property
 from itertools import chain, islice
 from typing import Any
+from uuid import uuid4
 
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import restarting, run
 from retrysafe.backends.migrations.on_demand import is_present
 from retrysafe.backends.registry import connect
+from retrysafe.backends.sql.constraints import by_constraint
 from retrysafe.backends.sql.drivers.base import wants_restart
 from retrysafe.backends.user_tables import UserTable
 from retrysafe.errors import ConfigurationError, RetryTransaction
-from retrysafe.loads.work import Mark, Merge, Work, may_publish, part_of
+from retrysafe.loads.work import WHOLE, Mark, Merge, Work, may_publish, part_of
 from retrysafe.protocol.client import AfterCommit
 from retrysafe.protocol.requests import Ask, Program, Query, Rows, ask
 
@@ -22,9 +25,26 @@ LEDGER = "retrysafe_loads"
 _AT_ONCE = 1000
 _PLAIN = frozenset({str, int, date})
 """Types of values that a database compares as Python does."""
-_KINDS = ("sqlite", "postgresql", "mysql")
+_KINDS = {"sqlite": "", "postgresql": " FOR SHARE", "mysql": " LOCK IN SHARE MODE"}
+"""The databases, and the end of a query that keeps others from writing its rows; on SQLite one at a time writes."""
 _READ = "fence, run, counted, version, high"
-_PART = "target = :target AND part = :part"
+_CLASS = (
+    "FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace "
+    "WHERE c.oid = to_regclass(CAST(:quoted AS text))"
+)
+_NAMED = (
+    "coalesce((SELECT CASE WHEN n.oid = (SELECT l.relnamespace FROM pg_class AS l "
+    f"WHERE l.oid = to_regclass('{LEDGER}')) THEN '' ELSE n.nspname || '.' END || c.relname {_CLASS}), "
+    "CAST(:target AS text))"
+)
+"""A table as PostgreSQL's ledger names it; by search_path the same text may be another table for each tenant."""
+_WHOLE = {
+    "sqlite": "SELECT file, :target FROM pragma_database_list WHERE name = 'main'",
+    "postgresql": "SELECT concat((SELECT system_identifier FROM pg_control_system()), '/', current_database()), "
+    f"concat(n.nspname, '.', c.relname) {_CLASS}",
+    "mysql": "SELECT concat(:address, ' ', DATABASE()), :target",
+}
+"""Queries of the place and the whole name of a table, which no other place has, whatever leads there."""
 
 
 class Writing:
@@ -83,7 +103,8 @@ class Writing:
             latest = f"row_number() OVER (PARTITION BY {', '.join(key)} ORDER BY {newer} DESC) AS latest"
             rows = f"SELECT {', '.join(names)} FROM (SELECT s.*, {latest} FROM {stage} AS s) AS s WHERE latest = 1"
         changed = [name for name in names if name not in key and name != newer] + ([newer] if newer else [])
-        self._do(f"INSERT INTO {self._into} ({', '.join(names)}) {rows} {self._on_conflict(key, changed, newer)}")
+        sql = f"INSERT INTO {self._into} ({', '.join(names)}) {rows} {self._on_conflict(key, changed, newer)}"
+        run(by_constraint(Query(sql, {}, patient=True), self._names, self._kind, merge.key), self._execute)
         self._do(drop)
         return counted
 
@@ -123,15 +144,59 @@ class Writing:
             raise ConfigurationError(f"{self.work.table} has no column {tag!r}: add it, or write tag=None.")
         others = [name for name in known if name != tag]
         if isinstance(rows, str):
+            if self.work.late is not None:
+                raise ConfigurationError("late= reads rows, not SQL: say so in the SELECT. Nothing was loaded.")
             names = [*others, *([] if tag is None else [tag])]
             text = rows if self.mark == "?" or not tagged else rows.replace("%", "%%")
             more = f", {self.mark}" * len(tagged)
-            sql = f"INSERT INTO {into} ({self._list(names)}) SELECT q.*{more} FROM ({text}) AS q"
+            sql = f"INSERT INTO {into} ({self._list(names)}) SELECT q.*{more} FROM ({text}\n) AS q"
             return self.insert(sql, tagged), names
         given, tuples = _tuples(rows)
+        if given is None:
+            tuples = self._full(tuples, others)
+        elif {name.casefold() for name in given} - {name.casefold() for name in others}:
+            raise self.work.unfit(others, ", ".join(given))
         names = [*(given or others), *([] if tag is None else [tag])]
         by = names.index(self.work.by) if self.work.by in names else None
-        return self.copy(f"{into} ({self._list(names)})", len(names), self._tag(tuples, tagged, by)), names
+        late: list[tuple[Any, ...]] = []
+        timely = self._tag(self._without_late(tuples, names, late), tagged, by)
+        counted = self.copy(f"{into} ({self._list(names)})", len(names), timely)
+        if late:
+            assert self.work.late is not None
+            apart = UserTable(self.work.late.table, self._kind).name
+            self.copy(f"{apart} ({self._list(names)})", len(names), (row + tagged for row in late))
+        return counted, names
+
+    def _full(self, rows: Iterator[Sequence[Any]], names: list[str]) -> Iterator[Sequence[Any]]:
+        """The rows, each of which has a value for each column."""
+        width = len(names)
+        for row in rows:
+            if len(row) != width:
+                raise self.work.unfit(names, f"a row of {len(row)} values")
+            yield row
+
+    def _without_late(
+        self, rows: Iterator[Sequence[Any]], names: list[str], late: list[tuple[Any, ...]]
+    ) -> Iterator[Sequence[Any]]:
+        """The rows but for those below the window, which are collected."""
+        where, low = self.work.late, self.work.low
+        if where is None or low is None:
+            yield from rows
+            return
+        if where.by not in names:
+            raise ConfigurationError(f"late= compares {where.by!r}, and the rows have {names}. Nothing was loaded.")
+        at = names.index(where.by)
+        for row in rows:
+            try:
+                below = row[at] < low
+            except TypeError as error:
+                raise ConfigurationError(
+                    f"late= cannot compare {where.by} = {row[at]!r} with the window's {low!r}. Nothing was loaded."
+                ) from error
+            if below:
+                late.append(tuple(row))
+            else:
+                yield row
 
     def _tag(self, rows: Iterator[Sequence[Any]], tagged: tuple[str, ...], by: int | None) -> Iterator[tuple[Any, ...]]:
         """The rows with their tag; find out whether all belong to the partition, which else the database is asked."""
@@ -146,7 +211,7 @@ class Writing:
     def insert(self, sql: str, args: tuple[Any, ...]) -> int:
         """Perform an INSERT of the user's rows; return their number."""
         cursor = self.cursor()
-        cursor.execute(sql, args)
+        cursor.execute(sql, *([args] if args else []))
         return int(cursor.rowcount)
 
     def copy(self, into: str, width: int, rows: Iterator[tuple[Any, ...]]) -> int:
@@ -187,7 +252,17 @@ class SqlTarget:
     """A database with retrysafe's tables."""
 
     strategies = frozenset({"overwrite", "append_once", "merge"})
+    keeps_late = True
     writing = Writing
+    address = ""
+    named = ":target"
+    """A table as the ledger names it. Other ledgers than PostgreSQL's are where an unqualified table is."""
+    whole: str
+    shared: str
+
+    @cached_property
+    def _own(self) -> str:
+        return f"memory {uuid4().hex}"
 
     def __init__(self, store: Any) -> None:
         self._backend = connect(store)
@@ -198,24 +273,87 @@ class SqlTarget:
                 "alias, on SQLite, PostgreSQL, MySQL or MariaDB."
             )
         self.store: Any = self._backend.store
+        self.address, self.whole, self.shared = self._backend.address, _WHOLE[kind], _KINDS[kind]
+        if kind == "postgresql":
+            self.named = _NAMED
 
     def client(self) -> Any:
         """A client of a database that has the ledger."""
         self._backend.tables.provide("loads")
-        return self._backend.ready()
+        return self._backend.ready_client()
 
-    def look(self, table: str, part: str) -> Mark | None:
-        """The mark of the last load of a part."""
-        return _mark_of(run(ask(_look(table, part), again=True), self.client()))
+    def locate(self, table: str) -> str:
+        """Ask for the place of a table; one in memory is like no other."""
+        query = Query(self.whole, {**self._names(table), "address": self.address}, writes=False)
+        found = run(ask(Ask(query, lambda rows: rows.rows), again=True), self.client())
+        if not found:
+            raise ConfigurationError(f"There is no table {table} in {self.address}. Nothing was loaded.")
+        [(place, name)] = found
+        return f"{name} into {place or self._own}"
+
+    def look(self, table: str, part: str) -> tuple[Mark | None, int]:
+        client = self.client()
+        found = _mark_of(run(ask(self._look(table, part), again=True), client))
+        return found, run(ask(self._beside(table, part), again=True), client)
+
+    def _beside(self, table: str, part: str) -> Ask[int]:
+        """The sum of the fences: each load adds one."""
+        others = "<>" if part == WHOLE else "="
+        sql = f"SELECT coalesce(sum(fence), 0) FROM {LEDGER} WHERE target = {self.named} AND part {others} :part"
+        query = Query(sql, {**self._names(table), "part": WHOLE}, writes=False)
+        return Ask(query, lambda found: int(found.rows[0][0]))
+
+    def _look(self, table: str, part: str) -> Ask[Rows]:
+        sql = f"SELECT {_READ} FROM {LEDGER} WHERE {self._part} AND fence > 0"
+        return Ask(Query(sql, {**self._names(table), "part": part}, writes=False), lambda rows: rows)
+
+    @property
+    def _part(self) -> str:
+        return f"target = {self.named} AND part = :part"
+
+    def _names(self, table: str) -> dict[str, Any]:
+        return {"target": table, "quoted": UserTable(table, self.store.capabilities.name).name}
+
+    def _parameters(self, work: Work, counted: int) -> dict[str, Any]:
+        return {**self._names(work.table), "part": work.part, **work.mark._asdict(), "counted": counted}
+
+    def count_late(self, work: Work) -> int:
+        """Count the late rows of a load, by their tag."""
+        assert work.late is not None
+        names = UserTable(work.late.table, self.store.capabilities.name)
+        sql = f"SELECT count(*) FROM {names.name} WHERE {names.quoted(str(work.tag))} = :tagged"
+        asked: Ask[int] = Ask(Query(sql, {"tagged": work.tagged}, writes=False), lambda found: int(found.rows[0][0]))
+        return run(ask(asked, again=True), self.client())
 
     def publish(self, work: Work) -> int:
         """Write rows and mark in one transaction, and again if the database asks for that."""
+        if self._shares(work):
+            self._provide_whole(work)
         return restarting(lambda: self._transact(work))
 
+    def _shares(self, work: Work) -> bool:
+        """True for a load that others may be beside."""
+        return work.part != WHOLE and self.shared != ""
+
+    def _provide_whole(self, work: Work) -> None:
+        """Write the row of the whole table if it is missing, with no load in it: loads of parts lock it."""
+        params = {**self._names(work.table), **Mark(0, "")._asdict(), "part": WHOLE}
+        there = Query(f"SELECT 1 FROM {LEDGER} WHERE {self._part}", params, writes=False)
+        if not run(ask(Ask(there, lambda found: found.rows), again=True), self.client()):
+            _perform(self.client(), self._insert, params)
+
+    @property
+    def _insert(self) -> str:
+        into, ignoring = self.store.insert_ignoring("target, part")
+        values = f"{self.named}, :part, :{_READ.replace(', ', ', :')}"
+        return f"{into} {LEDGER} (target, part, {_READ}) VALUES ({values}) {ignoring}"
+
     def _transact(self, work: Work) -> int:
-        rows = work.rows()  # a slow source is read before the transaction, unless it is a generator
+        rows = work.read()  # a slow source is read before the transaction, unless it is a generator
         with self.client().transaction() as opened:
             run(ask(self.store.begin()), opened.execute)
+            if self.shared and self.store.UNFROZEN is not None:  # a snapshot from before a lock misses what was loaded
+                _perform(opened.execute, self.store.UNFROZEN, {})
             there = self._take(work, opened.execute)
             if there is not None:
                 return there.counted
@@ -226,7 +364,9 @@ class SqlTarget:
                     raise RetryTransaction(str(error)) from error
                 raise
             _perform(
-                opened.execute, f"UPDATE {LEDGER} SET counted = :counted WHERE {_PART}", _parameters(work, counted)
+                opened.execute,
+                f"UPDATE {LEDGER} SET counted = :counted WHERE {self._part}",
+                self._parameters(work, counted),
             )
             run(ask(self.store.commit()), opened.execute)
         if isinstance(opened, AfterCommit):
@@ -234,21 +374,19 @@ class SqlTarget:
         return counted
 
     def _take(self, work: Work, execute: Any) -> Mark | None:
-        """Set the mark on its condition, or return it if it is there; other loads of the part then wait for our end."""
-        params = _parameters(work, 0)
+        """Set the mark on its condition, or return it if it is there; loads that overlap then wait for our end."""
+        params = self._parameters(work, 0)
+        if self._shares(work):  # before the part is locked, as all loads do it
+            locked = f"SELECT fence FROM {LEDGER} WHERE {self._part}{self.shared}"
+            _perform(execute, locked, {**self._names(work.table), "part": WHOLE})
         update = (
             f"UPDATE {LEDGER} SET fence = :fence, run = :run, counted = :counted, version = :version, high = :high "
-            f"WHERE {_PART} AND fence < :fence"
+            f"WHERE {self._part} AND fence < :fence"
         )
-        into, ignoring = self.store.insert_ignoring("target, part")
-        insert = (
-            f"{into} {LEDGER} (target, part, {_READ}) VALUES (:target, :part, :{_READ.replace(', ', ', :')}) {ignoring}"
-        )
-        for statement in (update, insert):
-            if _perform(execute, statement, params).affected:
-                return None
-        found = _mark_of(run(ask(_look(work.table, work.part)), execute))
-        return None if may_publish(found, work.mark) else found
+        taken = any(_perform(execute, statement, params).affected for statement in (update, self._insert))
+        found = None if taken else _mark_of(run(ask(self._look(work.table, work.part)), execute))
+        beside = run(ask(self._beside(work.table, work.part)), execute)
+        return None if may_publish(found, beside, work) else found
 
 
 def marks_of(backend: Backend, limit: int, **named: str) -> Program[list[tuple[str, str, Mark]]]:
@@ -257,7 +395,7 @@ def marks_of(backend: Backend, limit: int, **named: str) -> Program[list[tuple[s
         raise ConfigurationError(f"{backend.address} is no SQL database: only such a target lists its loads.")
     if backend.kind == "sqlite" and not (yield from is_present("loads")):
         return []
-    chosen = " AND ".join(f"{name} = :{name}" for name in named) or "1 = 1"
+    chosen = " AND ".join(["fence > 0", *(f"{name} = :{name}" for name in named)])
     most = f" LIMIT {limit:d}" if limit else ""
     sql = f"SELECT target, part, {_READ} FROM {LEDGER} WHERE {chosen} ORDER BY target, part{most}"
     found = yield from ask(Ask(Query(sql, named, writes=False), lambda answer: answer.rows))
@@ -286,17 +424,8 @@ def _values(names: list[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[lis
         yield [row[name] for name in names]
 
 
-def _look(table: str, part: str) -> Ask[Rows]:
-    sql = f"SELECT {_READ} FROM {LEDGER} WHERE {_PART}"
-    return Ask(Query(sql, {"target": table, "part": part}, writes=False), lambda rows: rows)
-
-
 def _mark_of(answer: Rows) -> Mark | None:
     return Mark(*answer.rows[0]) if answer.rows else None
-
-
-def _parameters(work: Work, counted: int) -> dict[str, Any]:
-    return {"target": work.table, "part": work.part, **work.mark._asdict(), "counted": counted}
 
 
 def _perform(execute: Any, sql: str, params: Mapping[str, Any]) -> Rows:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime
 from typing import Any, Literal, NamedTuple, Protocol
 
 from retrysafe.errors import ConfigurationError, StaleToken
+
+WHOLE = "all"
+"""The part of a load that has no ``by``."""
 
 Bound = int | datetime
 """The end of what a source has: a number or an instant."""
@@ -30,6 +33,16 @@ class Window(NamedTuple):
     high: Bound
     fence: int = 0
     """That of the load before."""
+
+
+class Late(NamedTuple):
+    """The place of rows that come after their window: those whose ``by`` is below its ``low`` go to ``table``.
+
+    It has the columns of the table that is loaded.
+    """
+
+    table: str
+    by: str
 
 
 Strategy = Literal["overwrite", "append_once"] | Merge
@@ -57,11 +70,29 @@ class Work(NamedTuple):
     check: Callable[[Any], Any] | None
     tag: str | None
     mark: Mark
+    late: Late | None = None
+    low: Bound | None = None
+    beside: int | None = None
+    """The number of loads that overlap, as it was at the beginning; a `Merge` writes beside them."""
 
     @property
     def tagged(self) -> str:
         """The value of the column ``tag``."""
         return f"{self.mark.run}/{self.mark.fence}"
+
+    def read(self) -> Any:
+        """Call for the rows."""
+        rows = self.rows()
+        if rows is None:
+            raise ConfigurationError("rows= has given None: no rows are an empty list. Nothing was loaded.")
+        return rows
+
+    def unfit(self, names: Iterable[str], given: str) -> ConfigurationError:
+        """The refusal of rows that have not the columns of the table."""
+        return ConfigurationError(
+            f"{self.table} has the columns {', '.join(names)}; rows= gives {given}. Nothing was loaded. Change rows=, "
+            "or the table."
+        )
 
 
 class Target(Protocol):
@@ -69,31 +100,53 @@ class Target(Protocol):
 
     strategies: frozenset[str]
     """Names of those that it can keep."""
+    keeps_late: bool
+    """True if it has a place for late rows."""
 
-    def look(self, table: str, part: str) -> Mark | None:
-        """The mark of the last load of a part."""
+    def locate(self, table: str) -> str:
+        """A table and its place, as no other table is named in any process."""
+        ...
+
+    def look(self, table: str, part: str) -> tuple[Mark | None, int]:
+        """The mark of the last load of a part, and a number that loads change which overlap with it.
+
+        `WHOLE` overlaps with all parts, and they with it.
+        """
         ...
 
     def publish(self, work: Work) -> int:
         """Write rows and mark in one commit, on the condition that `may_publish` says so; return the number of rows."""
         ...
 
+    def count_late(self, work: Work) -> int:
+        """Count the late rows of a load that was published."""
+        ...
 
-def may_publish(published: Mark | None, mine: Mark) -> bool:
+
+def may_publish(published: Mark | None, beside: int, work: Work) -> bool:
     """Tell whether to write; False: it is there already, and only the reply was lost. Raises `StaleToken`."""
-    if published is None or published.fence < mine.fence:
-        return True
-    if (published.fence, published.run) == (mine.fence, mine.run):
-        return False
-    raise StaleToken(
-        f"Run {published.run!r} was published under fence {published.fence}; {mine.run!r} has {mine.fence}."
-    )
+    mine = work.mark
+    if published is not None and published.fence >= mine.fence:
+        if (published.fence, published.run) == (mine.fence, mine.run):
+            return False
+        raise StaleToken(
+            f"Run {published.run!r} was published under fence {published.fence}; {mine.run!r} has {mine.fence}."
+        )
+    if work.beside not in (None, beside):
+        loaded = f"A part of {work.table}" if work.part == WHOLE else f"All of {work.table}"
+        raise StaleToken(f"{loaded} was loaded since run {mine.run!r} began.")
+    return True
+
+
+def in_scope(name: str, scope: str) -> str:
+    """A run, or a part that a run alone has, among those of other tenants."""
+    return f"{name} of {scope}" if scope else name
 
 
 def part_of(by: str | None, partition: Any) -> str:
     """The name of a partition, the same in every process."""
     if by is None:
-        return "all"
+        return WHOLE
     if isinstance(partition, bool) or not isinstance(partition, str | int | date):
         raise ConfigurationError(
             f"partition={partition!r}: give text, a whole number, a date or an instant, whose text is the same "

@@ -11,7 +11,7 @@ from retrysafe.backends.commands import Commands
 from retrysafe.backends.migrations import on_demand
 from retrysafe.backends.sql.inbox import SqlInbox
 from retrysafe.backends.sql.outbox_operating import OperableSqlOutbox
-from retrysafe.backends.sql.store import SqlStore
+from retrysafe.backends.sql.store import keeps_messages
 from retrysafe.messaging.inbox.operator import Consuming
 from retrysafe.messaging.relay.procedures import GONE, OutboxStatus, standing
 from retrysafe.protocol.requests import Program, ask
@@ -84,7 +84,7 @@ class Messages(NamedTuple):
 def messages_of(backend: Backend) -> Program[Messages]:
     """Look at the messages of a store, without making tables in a SQLite file."""
     store, outbox, inboxes = backend.store, None, list[Consuming]()
-    if isinstance(store, SqlStore):
+    if keeps_messages(store):
         file = backend.kind == "sqlite"
         if not file or (yield from on_demand.is_present("outbox")):
             outbox = yield from standing(OperableSqlOutbox(store))

@@ -37,13 +37,13 @@ class Operating:
             return self._runner.run(self._ado(program, own=own))
         if not own:
             return self._backend.run(program)
-        with self._backend.ready().transaction() as opened:
+        with self._backend.ready_client().transaction() as opened:
             return run(program, opened.execute)
 
     async def _ado(self, program: Program[R], *, own: bool) -> R:
         if not own:
             return await self._backend.arun(program)
-        async with (await self._backend.aready()).transaction() as opened:
+        async with (await self._backend.ready_aclient()).transaction() as opened:
             return await arun(program, opened.execute)
 
     def look(self, at: Callable[[Backend], Program[R]]) -> R:

@@ -14,7 +14,7 @@ from retrysafe.backends.driver import arun, run
 from retrysafe.backends.identity import Place
 from retrysafe.backends.joining import join
 from retrysafe.backends.sql.outbox_operating import OperableSqlOutbox
-from retrysafe.backends.sql.store import SqlStore
+from retrysafe.backends.sql.store import SqlStore, keeps_messages
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging import validation
@@ -260,9 +260,9 @@ def _types_of(types: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
 
 def outbox_of(backend: Backend) -> tuple[OperableSqlOutbox, SqlStore]:
     """The outbox of a backend, and the store that it is in."""
-    if not isinstance(backend.store, SqlStore):
+    if not keeps_messages(backend.store):
         raise ConfigurationError(
-            f"store=: a {backend.kind} store has no transactions that a message could share with your work; "
+            f"store=: a {backend.kind} store has no place for messages that share a transaction with your work; "
             "an outbox is in SQLite, PostgreSQL, MySQL or MariaDB."
         )
     backend.tables.provide("outbox")

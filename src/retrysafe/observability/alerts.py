@@ -23,7 +23,7 @@ class Alert(NamedTuple):
     name: in Prometheus, and the heading of its runbook.
     expr: the condition, in PromQL.
     hold: for how long it must be true, as "5m".
-    severity: how soon somebody should look.
+    severity: how soon an operator should look.
     summary: one line for who is called.
     meaning: what has happened, and what has not.
     commands: to paste, in this order; the first is the alert's annotation.

@@ -347,10 +347,10 @@ GAUGES = (
         by="partition",
     ),
     Gauge(
-        "retrysafe.inbox.parked",
+        "retrysafe.inbox.retried",
         "{message}",
-        "Messages that a consumer keeps in memory behind one of their key that waits for a retry: alarm on it.",
-        "consumer_parked",
+        "Messages that a consumer keeps in memory because they, or one of their key, are tried again: alarm on it.",
+        "consumer_retries",
         "messages",
         by="partition",
     ),

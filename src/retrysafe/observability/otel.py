@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary, ref
 
 import retrysafe
 from retrysafe import runtime
-from retrysafe.claims.lease import clock
+from retrysafe.claims.heartbeat import clock
 from retrysafe.errors import InProgress
 from retrysafe.extras import NeedsExtra
 from retrysafe.observability.metrics import (

@@ -20,7 +20,7 @@ def content_key(*parts: object) -> str:
     another name.
 
     Two intents that are wanted and say the same are *one* key: add what tells them apart (a date, a line number), or
-    use an id that the caller makes. Who knows the content can guess the key.
+    use an id that the caller makes. A client that knows the content can guess the key.
 
     Raises `InvalidKey` without parts, and for a part that has no canonical form.
     """

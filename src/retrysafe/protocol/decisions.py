@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from retrysafe.protocol.records import ClaimRequest, EffectiveState, OnExpired, Record
+from retrysafe.protocol.records import LAPSED_AS, ClaimRequest, EffectiveState, OnExpired, Record
 
 
 class Decision(StrEnum):
@@ -29,7 +29,9 @@ _BY_STATE: dict[EffectiveState, Decision] = {
     EffectiveState.UNKNOWN: Decision.DOUBT,
     EffectiveState.RELEASED: Decision.TAKE,
 }
-_LAPSED = {"keyed": Decision.TAKE, "external": Decision.SUSPECT, "transactional": Decision.SUSPECT}
+_LAPSED = {
+    effects: Decision.TAKE if left is EffectiveState.LAPSED else Decision.SUSPECT for effects, left in LAPSED_AS.items()
+}
 """By the effects of the lapsed attempt. A transactional record is visible while it runs only if the handler committed
 it, so its effect is in doubt."""
 _UNFINISHED = frozenset((EffectiveState.RUNNING, EffectiveState.LAPSED))

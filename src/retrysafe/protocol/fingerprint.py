@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
 from types import MappingProxyType
@@ -176,41 +176,45 @@ def _head(fingerprint: bytes) -> bytes:
 
 def _key_parts(given: Fingerprint, head: bytes, secret: bytes | None, record_key: bytes) -> bytes:
     """Each part hashed once, by a key that the secret gives the record; without one, salted by the record's key."""
-    options: dict[str, Any] = (
-        {"salt": record_key[:8]} if secret is None else {"key": _blake2s(record_key, key=secret).digest()}
-    )
-    out = bytearray(head)
+    keyed = _blake2s(salt=record_key[:8]) if secret is None else _blake2s(key=_blake2s(record_key, key=secret).digest())
+    out = head
     for name, value in given.parts:
-        out += name
-        out += _blake2s(value, **options).digest()
-    return bytes(out)
+        part = keyed.copy()
+        part.update(value)
+        out += name + part.digest()
+    return out
 
 
 class Fields:
-    """The fingerprints of payloads that have the same fields and defaults, such as the arguments of one function."""
+    """The fingerprints of payloads that have the same fields and defaults, such as the arguments of one function.
 
-    def __init__(self, names: Sequence[str], defaults: Mapping[str, Any]) -> None:
-        self.names = tuple(names)
+    ``left_out``: names whose values do not count.
+    """
+
+    def __init__(self, names: Sequence[str], defaults: Mapping[str, Any], left_out: Container[str] = ()) -> None:
+        self._places = {name: place for place, name in enumerate(names) if name not in left_out}
         self._defaults = defaults
         self._parts = [
-            (name, _prefix(name, False), *_at_default(name, defaults.get(name, NO_DEFAULT))) for name in sorted(names)
+            (place, _prefix(name, False), *_at_default(name, defaults.get(name, NO_DEFAULT)))
+            for name, place in sorted(self._places.items())
         ]
 
-    def of(self, values: Mapping[str, Any]) -> Fingerprint:
-        """The fingerprint of the fields among ``values``; the same as `of_fields` gives, and raises.
+    def of(self, values: Sequence[Any]) -> Fingerprint:
+        """The fingerprint of the values, given in the order of the names; the same as `of_fields` gives, and raises.
 
         Values without parts of their own, the most usual ones, need no look at what they consist of.
         """
         parts, marked = [], False
-        if len(self.names) > MOST_PARTS:
+        if len(self._parts) > MOST_PARTS:
             return self._of_any(values)
         try:
-            for name, head, default, left_out, at_default in self._parts:
-                if values[name] is default and left_out is not None:
+            for place, head, default, left_out, at_default in self._parts:
+                given = values[place]
+                if given is default and left_out is not None:
                     parts.append(at_default)
                     marked = True
                     continue
-                value = canonical.of_simple(values[name])
+                value = canonical.of_simple(given)
                 if value is None:
                     return self._of_any(values)
                 if value == left_out:
@@ -222,8 +226,8 @@ class Fields:
             return self._of_any(values)
         return Fingerprint(parts, marked)
 
-    def _of_any(self, values: Mapping[str, Any]) -> Fingerprint:
-        return of_fields({name: values[name] for name in self.names}, self._defaults)
+    def _of_any(self, values: Sequence[Any]) -> Fingerprint:
+        return of_fields({name: values[place] for name, place in self._places.items()}, self._defaults)
 
 
 def _at_default(name: str, default: Any) -> tuple[Any, bytes | None, Content]:

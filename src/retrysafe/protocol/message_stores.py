@@ -56,7 +56,7 @@ class OutboxStore(Protocol):
         """Hold a bucket to the end of the transaction, which may be silent for so long; False when another does."""
         ...
 
-    def fence(self, held: Ownership) -> Ask[bool]:
+    def fence(self, ownership: Ownership) -> Ask[bool]:
         """Hold the record of a lease to the end of the transaction; False when another relay has taken it over."""
         ...
 

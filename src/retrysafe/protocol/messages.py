@@ -49,7 +49,7 @@ def distinct(text: str) -> str:
 def legible(text: str) -> str:
     """The text with each NUL and each half of a surrogate pair replaced: PostgreSQL refuses the one, UTF-8 the other.
 
-    CloudEvents 1.0.2 has neither in an attribute ("Type System"), but nobody keeps others from sending them.
+    CloudEvents 1.0.2 has neither in an attribute ("Type System"), but some producers send them.
     """
     if "\0" in text:
         text = text.replace("\0", REPLACEMENT)

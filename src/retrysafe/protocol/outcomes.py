@@ -47,6 +47,10 @@ class Answered(StrEnum):
     ELSEWHERE = "what was done stays, and the work is to be asked for elsewhere, as another request with the same key"
 
 
+DONE = Answered.DONE
+"""The usual one, as `retrysafe.protocol.records.RUNNING`."""
+
+
 class Transaction(StrEnum):
     """The end of the boundary's own transaction."""
 
@@ -86,7 +90,7 @@ OUTCOMES: dict[Ending, tuple[Settlement, Settlement, Settlement, Settlement]] = 
 _COLUMN = {mode: column for column, mode in enumerate(ModeKind)}
 
 
-def verdict(ending: Ending, mode: ModeKind) -> Settlement:
+def settlement_of(ending: Ending, mode: ModeKind) -> Settlement:
     """Return the settlement of work that ended so in this mode."""
     return OUTCOMES[ending][_COLUMN[mode]]
 

@@ -50,6 +50,7 @@ from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.decisions import Decision, decide
 from retrysafe.protocol.outcomes import Settlement, Transaction
 from retrysafe.protocol.records import (
+    RUNNING,
     ClaimRequest,
     Clocks,
     Count,
@@ -61,7 +62,6 @@ from retrysafe.protocol.records import (
     Page,
     QuotaRefusal,
     Record,
-    State,
     StoredResult,
     Tally,
 )
@@ -80,7 +80,7 @@ ROUNDS = 4
 class Won(NamedTuple):
     """The attempt holds the key. ``seen`` is the record before, if there was one."""
 
-    held: Ownership
+    ownership: Ownership
     record: Record
     seen: Record | None
 
@@ -119,10 +119,10 @@ def judge_claim(
         return NotWon(Decision.BUSY, None)
     if isinstance(met, QuotaRefusal):
         return NotWon(Decision.REFUSED, None, met)
-    if met.attempt == request.attempt and met.state is State.RUNNING:  # as `decide` says, too
+    if met.attempt == request.attempt and met.state is RUNNING:  # as `decide` says, too
         transactional = request.effects == "transactional"
-        held = Ownership(request.key, request.attempt, met.token, request.clocks, transactional, request.scoped)
-        return Won(held, met, seen)
+        ownership = Ownership(request.key, request.attempt, met.token, request.clocks, transactional, request.scoped)
+        return Won(ownership, met, seen)
     decision = decide(met, request)
     return met if decision in _UNDECIDED else NotWon(decision, met)
 
@@ -159,32 +159,31 @@ def claim_again(store: Store, request: ClaimRequest, met: Record) -> Program[Cla
 
 def _check_quota(store: Store, request: ClaimRequest) -> Program[QuotaRefusal | None]:
     """Check the quota before a claim that cannot do so itself; a key that has a record needs no room."""
-    for admission in store.admit(request):
-        refusal = yield from ask(admission, again=True)
-        if refusal is not None and (yield from ask(store.read(request.key), again=True)) is None:
-            return refusal
-    return None
+    refusal = yield from store.admit(request)
+    if refusal is None or (yield from ask(store.read(request.key), again=True)) is not None:
+        return None
+    return refusal
 
 
 # ---------------------------------------------------------------- ending an attempt
 
 
-def settle(store: Store, held: Ownership, event: Transition, result: StoredResult | None = None) -> Program[bool]:
+def settle(store: Store, ownership: Ownership, event: Transition, result: StoredResult | None = None) -> Program[bool]:
     """Settle the record by its owner; False when another attempt owns it."""
-    if (yield from ask(store.settle(held, event, result), again=not held.transactional)):
+    if (yield from ask(store.settle(ownership, event, result), again=not ownership.transactional)):
         return True
-    return (yield from is_settled(store, held, event, result))
+    return (yield from is_settled(store, ownership, event, result))
 
 
-def is_settled(store: Store, held: Ownership, event: Transition, result: StoredResult | None) -> Program[bool]:
+def is_settled(store: Store, ownership: Ownership, event: Transition, result: StoredResult | None) -> Program[bool]:
     """Tell whether the owner has settled its record already, so that only the reply was lost.
 
     It has if the record is where it should be, by this attempt and token and with this result.
     """
-    record = yield from ask(store.read(held.key))
+    record = yield from ask(store.read(ownership.key))
     return (
         record is not None
-        and (record.attempt, record.token) == (held.attempt, held.token)
+        and (record.attempt, record.token) == (ownership.attempt, ownership.token)
         and record.state is RULES[event].target
         and record.result == result
     )
@@ -229,22 +228,22 @@ def read(store: Store, key: bytes) -> Program[Record | None]:
 # ---------------------------------------------------------------- keeping leases alive
 
 
-def renew(store: Store, held: Sequence[Ownership]) -> Program[set[Ownership]]:
+def renew(store: Store, ownerships: Sequence[Ownership]) -> Program[set[Ownership]]:
     """Extend the leases of held claims; return those that are still held."""
     kept: set[Ownership] = set()
-    for renewal in renewals(store, held):
+    for renewal in renewals(store, ownerships):
         kept |= yield from renewal
     return kept
 
 
-def renewals(store: Store, held: Sequence[Ownership]) -> list[Program[set[Ownership]]]:
+def renewals(store: Store, ownerships: Sequence[Ownership]) -> list[Program[set[Ownership]]]:
     """Extend the leases of held claims; each program returns those of its claims that are still held.
 
     They are separate programs so that a server which does not answer for some keys does not delay the others. No ask
     has a key twice, because its answer is by key; of two claims to one key, the second has taken over the first.
     """
     batches: list[dict[bytes, Ownership]] = []
-    for one in held:
+    for one in ownerships:
         batch = next((known for known in batches if one.key not in known), None)
         if batch is None:
             batches.append(batch := {})
@@ -280,18 +279,18 @@ def find_frozen_snapshot(store: TransactionalStore) -> Program[str | None]:
 
 
 def conclude(
-    store: TransactionalStore, held: Ownership, verdict: Settlement, result: StoredResult | None
+    store: TransactionalStore, ownership: Ownership, settlement: Settlement, result: StoredResult | None
 ) -> Program[bool]:
     """End an own transaction; False when its record is no longer in it.
 
     That happens when the handler has committed or rolled back by itself.
     """
-    if verdict.transaction is Transaction.ROLLBACK:
+    if settlement.transaction is Transaction.ROLLBACK:
         yield from ask(store.rollback())
         return True
-    if verdict.transaction is Transaction.SAVEPOINT:
+    if settlement.transaction is Transaction.SAVEPOINT:
         yield from ask(store.rollback_to_savepoint())
-    if verdict.event is not None and not (yield from settle(store, held, verdict.event, result)):
+    if settlement.event is not None and not (yield from settle(store, ownership, settlement.event, result)):
         yield from ask(store.rollback())
         return False
     yield from ask(store.commit())
@@ -305,7 +304,7 @@ class ClaimedBatch(NamedTuple):
     """The decision for each key, and the ownership of the claimed ones."""
 
     decisions: dict[bytes, Decision]
-    held: list[Ownership]
+    ownerships: list[Ownership]
 
 
 def open_many(store: BatchStore, requests: Sequence[ClaimRequest]) -> Program[ClaimedBatch]:
@@ -324,26 +323,26 @@ def open_many(store: BatchStore, requests: Sequence[ClaimRequest]) -> Program[Cl
             record = records.get(request.key)
             if record is not None:
                 decisions[request.key] = decide(record, request)
-    held = [
+    ownerships = [
         Ownership(w.key, w.attempt, fresh[w.key], w.clocks, w.transactional, w.scoped)
         for w in requests
         if w.key in fresh
     ]
-    return ClaimedBatch(decisions, held)
+    return ClaimedBatch(decisions, ownerships)
 
 
-def conclude_many(store: BatchStore, held: Sequence[Ownership], result: StoredResult) -> Program[bool]:
+def conclude_many(store: BatchStore, ownerships: Sequence[Ownership], result: StoredResult) -> Program[bool]:
     """Complete the keys and commit; roll back and return False when the transaction no longer holds all of them."""
-    if held and (yield from ask(store.complete_many(held, result))) != len(held):
+    if ownerships and (yield from ask(store.complete_many(ownerships, result))) != len(ownerships):
         yield from ask(store.rollback())
         return False
     yield from ask(store.commit())
     return True
 
 
-def doubt_many(store: BatchStore, held: Sequence[Ownership]) -> Program[None]:
+def doubt_many(store: BatchStore, ownerships: Sequence[Ownership]) -> Program[None]:
     """Mark the records that a handler has committed by itself as unknown."""
-    for one in held:
+    for one in ownerships:
         yield from ask(store.settle(one._replace(transactional=False), Transition.DOUBT, None))
 
 
@@ -448,9 +447,11 @@ def settle_doubt(
     return Change(False, (yield from read(store, key)))
 
 
-def expire_seen(store: Store, seen: Record, *, forget: bool = False) -> Program[Change]:
-    """End the window of a settled record that is still as seen."""
-    if (yield from expire(store, seen, forget=forget)):
+def expire_seen(
+    store: Store, seen: Record, *, forget: bool = False, note: StoredResult | None = None
+) -> Program[Change]:
+    """End the window of a settled record that is still as seen; ``note`` is what stands in place of its result."""
+    if (yield from expire(store, seen, forget=forget, note=note)):
         return Change(True, seen)
     return Change(False, (yield from read(store, seen.key)))
 
@@ -460,10 +461,10 @@ def clocks_of(record: Record) -> Clocks:
     return Clocks(lease=0, window=record.expires - record.updated, memory=record.tombstone_until - record.updated)
 
 
-def expire(store: Store, seen: Record, *, forget: bool = False) -> Program[bool]:
+def expire(store: Store, seen: Record, *, forget: bool = False, note: StoredResult | None = None) -> Program[bool]:
     """End the window of a settled record now, and with ``forget`` the memory of its key; False when it has changed."""
     memory = 0 if forget else max(seen.tombstone_until - seen.now, 0)
-    return (yield from ask(store.resolve(seen, Transition.EXPIRE, None, Clocks(lease=0, window=0, memory=memory))))
+    return (yield from ask(store.resolve(seen, Transition.EXPIRE, note, Clocks(lease=0, window=0, memory=memory))))
 
 
 def examine(store: OperableStore) -> Program[list[Finding]]:

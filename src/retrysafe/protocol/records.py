@@ -1,5 +1,6 @@
 """The values that all layers share: records, claim requests, ownership, stored results, filters and limits."""
 
+import hashlib
 from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -56,6 +57,10 @@ class EffectiveState(StrEnum):
     FORGOTTEN = "forgotten"
 
 
+RUNNING = State.RUNNING
+"""The state that every claim asks for: before Python 3.12 an enum gives its members slowly."""
+
+
 class StoredResult(NamedTuple):
     """An encoded result: the bytes, their media type, and the version of the codec that wrote them.
 
@@ -96,22 +101,22 @@ class Record(NamedTuple):
 
     def effective_state_at(self, now: Micros) -> EffectiveState:
         """The effective state at another time of the store's clock."""
-        settled = _SETTLED.get(self.state)
-        if settled is None:
-            if self.state is State.UNKNOWN:
-                return EffectiveState.UNKNOWN
-            return EffectiveState.RUNNING if self.lease_until > now else EffectiveState.LAPSED
-        if self.tombstone_until <= now:
-            return EffectiveState.FORGOTTEN
-        if self.expires <= now:
-            return EffectiveState.EXPIRED
-        return settled
+        state = self.state
+        if state is RUNNING:
+            return _STANDING[state] if self.lease_until > now else EffectiveState.LAPSED
+        if state in _SETTLED:
+            if self.tombstone_until <= now:
+                return EffectiveState.FORGOTTEN
+            if self.expires <= now:
+                return EffectiveState.EXPIRED
+        return _STANDING[state]
 
     @property
     def reported_state(self) -> EffectiveState:
         """The effective state as operators count it: one that lapsed in doubt is unknown.
 
-        Its retries are refused until somebody settles it, although the first of them has yet to write that down.
+        Its retries are refused until it is settled by hand or by a probe, although the first of them has yet to write
+        that down.
         """
         state = self.effective_state
         return LAPSED_AS[self.effects] if state is EffectiveState.LAPSED else state
@@ -122,7 +127,8 @@ class Record(NamedTuple):
         return (self.lease_until - self.now) / 1e6
 
 
-_SETTLED = {state: EffectiveState(state.value) for state in (State.COMPLETED, State.FAILED, State.RELEASED)}
+_STANDING = {state: EffectiveState(state.value) for state in State}
+_SETTLED = frozenset((State.COMPLETED, State.FAILED, State.RELEASED))
 
 
 LAPSED_AS: dict[Effects, EffectiveState] = {
@@ -183,6 +189,8 @@ class ClaimRequest(NamedTuple):
     secrets: "Secrets | None" = None
     scoped: bool = True
     """True if the scope names the tenant: else it is refused under a schema that only one tenant has."""
+    recorded: str = ""
+    """The operation as the record tells it, if not ``operation``: see `key_space`."""
 
     @property
     def transactional(self) -> bool:
@@ -202,9 +210,21 @@ class Ownership(NamedTuple):
     """False for a claim that names no tenant, as of `ClaimRequest`."""
 
 
+HTTP = "http"
+"""The operation of HTTP requests."""
+ROUTED = f"{HTTP}: "
+"""With this begins the operation of a record whose request's method and route are known."""
+
+
+def key_space(operation: str) -> str:
+    """The operation under which a record's key was claimed: "http" where it is told as "http: POST /orders/{id}"."""
+    return HTTP if operation.startswith(ROUTED) else operation
+
+
 class Filter(NamedTuple):
     """Selects records for an operator; None, and what is empty, selects all.
 
+    operation: of HTTP requests also one route, as "http: POST /orders/{id}".
     states: as `Record.reported_state` has them.
     digits: the hex digits with which the key's hash begins, in lower case.
     since, until: the record was last written in these instants or between them.
@@ -224,7 +244,7 @@ class Filter(NamedTuple):
         """Tell whether the filter lets a record through."""
         return (
             self.boundary in (None, record.boundary)
-            and self.operation in (None, record.operation)
+            and self.operation in (None, record.operation, key_space(record.operation))
             and self.scope in (None, record.scope)
             and (not self.states or record.reported_state in self.states)
             and record.key.hex().startswith(self.digits)
@@ -304,6 +324,17 @@ class Layered(NamedTuple):
     truth: Any
     name: str
     at_most: Micros
+
+
+class Sharded(NamedTuple):
+    """Named stores that share the keys, for ``store=``; while keys move, also the map that other processes write by."""
+
+    shards: dict[str, Any]
+    other: "Sharded | None" = None
+
+    def shard_of(self, key: bytes) -> str:
+        """The name of the shard that this map gives to the hash of a key: of all, the one that scores highest."""
+        return max(self.shards, key=lambda name: hashlib.sha256(name.encode() + key).digest())
 
 
 class Reject(NamedTuple):

@@ -15,15 +15,23 @@ from retrysafe.protocol.records import Partition
 R = TypeVar("R")
 
 
-class Ask(NamedTuple, Generic[R]):
+class Ask(Generic[R]):
     """One request, and the function that parses its answer."""
 
-    request: Any
-    parse: Callable[[Any], R]
+    __slots__ = ("parse", "request")
+
+    def __init__(self, request: Any, parse: Callable[[Any], R]) -> None:
+        self.request = request
+        self.parse = parse
 
 
 def nothing(answer: object) -> None:
     """The answer of an ask that only changes something."""
+
+
+def as_it_is(answer: Any) -> Any:
+    """The answer of an ask that needs no parsing."""
+    return answer
 
 
 Program = Generator[Ask[Any], Any, R]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from retrysafe.protocol import transitions
 from retrysafe.protocol.decisions import Decision, decide
-from retrysafe.protocol.outcomes import Ending, ModeKind, verdict
+from retrysafe.protocol.outcomes import Ending, ModeKind, settlement_of
 from retrysafe.protocol.records import (
     ClaimRequest,
     Clocks,
@@ -61,8 +61,8 @@ def prospects(mode: ModeKind, on_expired: OnExpired) -> Iterator[Prospect]:
     """The answer to a retry after each way in which work can end, or be under way, in this mode."""
     request = _request(EFFECTS[mode], _PAYLOAD, on_expired)
     running = transitions.first_claim(request._replace(attempt="first"), now=0)
-    held = Ownership(running.key, running.attempt, running.token, _CLOCKS, request.transactional)
-    done = transitions.settle(running, held, Transition.COMPLETE, StoredResult(b"", "", 0), now=1)
+    owner = Ownership(running.key, running.attempt, running.token, _CLOCKS, request.transactional)
+    done = transitions.settle(running, owner, Transition.COMPLETE, StoredResult(b"", "", 0), now=1)
 
     def prospect(situation: str, record: Record | None, fingerprint: bytes = _PAYLOAD) -> Prospect:
         if record is None:
@@ -74,9 +74,10 @@ def prospects(mode: ModeKind, on_expired: OnExpired) -> Iterator[Prospect]:
         return Prospect(situation, record.effective_state, met, withheld)
 
     for ending in Ending:
-        event = verdict(ending, mode).event
+        event = settlement_of(ending, mode).event
         stored = StoredResult(None if ending is Ending.UNENCODABLE else b"", "", 0)
-        yield prospect(ending.value, None if event is None else transitions.settle(running, held, event, stored, now=1))
+        left = None if event is None else transitions.settle(running, owner, event, stored, now=1)
+        yield prospect(ending.value, left)
     in_transaction = request.transactional
     yield prospect("its process died", None if in_transaction else _at(running, 10))
     yield prospect("it is still running", running)

@@ -61,43 +61,43 @@ class Beats:
     def __init__(self) -> None:
         self._queues: defaultdict[float, OrderedDict[Ownership, float]] = defaultdict(OrderedDict)
 
-    def add(self, held: Ownership, now: float) -> float:
-        """Schedule ``held``; return when it is due."""
-        self.drop(held)
-        return self._after(held, now, held.clocks.lease / 1e6 / PER_LEASE)
+    def add(self, ownership: Ownership, now: float) -> float:
+        """Schedule ``ownership``; return when it is due."""
+        self.drop(ownership)
+        return self._after(ownership, now, ownership.clocks.lease / 1e6 / PER_LEASE)
 
-    def add_new(self, held: Ownership, now: float) -> float:
-        """Schedule ``held``, which began to be held since the last look; return when it is due."""
-        self.drop(held)
-        return self._after(held, now, held.clocks.lease / 1e6 / LOOKS_PER_LEASE)
+    def add_new(self, ownership: Ownership, now: float) -> float:
+        """Schedule ``ownership``, which began since the last look; return when it is due."""
+        self.drop(ownership)
+        return self._after(ownership, now, ownership.clocks.lease / 1e6 / LOOKS_PER_LEASE)
 
-    def retry(self, held: Ownership, now: float) -> float:
-        """Schedule ``held`` again soon, after a renewal that failed; return when it is due."""
-        self.drop(held)
-        return self._after(held, now, held.clocks.lease / 1e6 / RETRIES_PER_LEASE)
+    def retry(self, ownership: Ownership, now: float) -> float:
+        """Schedule ``ownership`` again soon, after a renewal that failed; return when it is due."""
+        self.drop(ownership)
+        return self._after(ownership, now, ownership.clocks.lease / 1e6 / RETRIES_PER_LEASE)
 
-    def _after(self, held: Ownership, now: float, pause: float) -> float:
+    def _after(self, ownership: Ownership, now: float, pause: float) -> float:
         due = now + pause
-        self._queues[pause][held] = due
+        self._queues[pause][ownership] = due
         return due
 
-    def drop(self, held: Ownership) -> None:
-        """Forget ``held``, whether it is known or not."""
+    def drop(self, ownership: Ownership) -> None:
+        """Forget ``ownership``, whether it is known or not."""
         for per_lease in (PER_LEASE, LOOKS_PER_LEASE, RETRIES_PER_LEASE):
-            queue = self._queues[held.clocks.lease / 1e6 / per_lease]
-            if queue.pop(held, None) is not None:
+            queue = self._queues[ownership.clocks.lease / 1e6 / per_lease]
+            if queue.pop(ownership, None) is not None:
                 return
 
     def due(self, now: float) -> list[Ownership]:
         """The claims to renew now; each is scheduled again from now."""
         ready: list[Ownership] = []
         for queue in self._queues.values():
-            for held, when in queue.items():
+            for ownership, when in queue.items():
                 if when > now:
                     break
-                ready.append(held)
-        for held in ready:
-            self.add(held, now)
+                ready.append(ownership)
+        for ownership in ready:
+            self.add(ownership, now)
         return ready
 
     def next_due(self) -> float | None:

@@ -73,7 +73,7 @@ MEETS: dict[tuple[StepState | None, Aim], Act] = {
 
 
 class At(NamedTuple):
-    """The place of a row in its work: the step's name, and its index where the step is done for each of many."""
+    """The address of a row in its work: the step's name, and its index where the step is done for each of many."""
 
     name: str
     each: str = ""
@@ -83,26 +83,28 @@ DECISION = At("")
 """The row that says that the run goes back, with the failure for which it does."""
 SIGNAL = "signal "
 """With what the names of signals' rows begin, which no step's may."""
+SLEEP = b"sleep"
+"""The fingerprint of the row of a sleep; those of earlier versions have none."""
 
 
 class Work(NamedTuple):
-    """The piece of work that rows belong to; ``held`` is the claim that works on it, None for a choreographed saga."""
+    """The piece of work that rows belong to; ``ownership``: of its claim, None for a choreographed saga."""
 
     key: bytes
     generation: Micros
     memory: Micros
-    held: Ownership | None
+    ownership: Ownership | None
 
     @property
     def token(self) -> int:
         """The token that rows are written by."""
-        return 0 if self.held is None else self.held.token
+        return 0 if self.ownership is None else self.ownership.token
 
 
 class StepRow(NamedTuple):
     """A step's row.
 
-    place: how many other names had been asked for before its own.
+    place: how many other names had been asked for before its own, by which changed code is noticed.
     undoable: the step has a compensation.
     fingerprint: of its input; empty where it has none.
     token: of the attempt that wrote it last.
@@ -216,12 +218,17 @@ def insert(store: StepStore, work: Work, row: StepRow, *, joined: bool = False) 
     """
     if (yield from ask(store.insert(work, row, joined=joined), again=not joined)):
         return None
+    return (yield from meet(store, work, row, joined=joined))
+
+
+def meet(store: StepStore, work: Work, row: StepRow, *, joined: bool) -> Program[StepRow | None]:
+    """`insert`, when the row was not written."""
     found, held = yield from ask(store.find(work, row.at))
     if found is None:
         if held:
             raise InProgress(f"Step {label(row.at)}: a transaction of another attempt has not ended.")
         raise LeaseLost(f"Step {label(row.at)}: another attempt has taken the key over.")
-    if joined and work.held is not None:
+    if joined and work.ownership is not None:
         raise RetryTransaction(f"Step {label(row.at)}: another attempt has committed it.")
     return None if found == row._replace(token=work.token) and not joined else found  # the reply was lost
 
@@ -244,8 +251,8 @@ def sweep(store: StepStore, limit: int) -> Program[int]:
     return gone
 
 
-def place_of(name: object, each: object = None) -> At:
-    """The place of a step that a user names; raises `ConfigurationError` for a name that cannot be one."""
+def at_of(name: object, each: object = None) -> At:
+    """The address of a step that a user names; raises `ConfigurationError` for a name that cannot be one."""
     if not check_name(name, "step") or str(name).startswith(SIGNAL):
         raise ConfigurationError(f"step({name!r}): name what it does, as in step('charge', …).")
     return At(str(name), "" if each is None else check_name(str(each), "each"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import BinaryIO, NamedTuple, Protocol, runtime_checkable
 
+from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.records import (
     Cached,
     ClaimRequest,
@@ -25,7 +26,7 @@ from retrysafe.protocol.records import (
     StoredResult,
     Tally,
 )
-from retrysafe.protocol.requests import Ask
+from retrysafe.protocol.requests import Ask, Program
 from retrysafe.protocol.transitions import Transition
 
 
@@ -50,9 +51,11 @@ class Capabilities(NamedTuple):
     margin: microseconds for which other attempts respect a lease beyond the time that its holder relies on; 0 where
         the store's own clock decides.
     quotas: how exactly the quota of a scope is kept; empty where it cannot be kept at all.
+    largest_quota: the largest ``rate`` or ``outstanding`` that can be kept; None for any.
     looks_first: a read costs so little beside a transaction that a claim which opens one looks first whether the key
         is settled.
     stand_in: the program that took the product's place in the tests; empty where they ran on the product itself.
+    never_run: nothing of it has ever run, neither on the product nor on a stand-in; its statements were parsed.
     """
 
     name: str
@@ -66,8 +69,15 @@ class Capabilities(NamedTuple):
     largest_result: int | None = None
     margin: Micros = 0
     quotas: str = ""
+    largest_quota: int | None = None
     looks_first: bool = False
     stand_in: str = ""
+    never_run: bool = False
+
+    @property
+    def tested_on(self) -> str:
+        """The server that the tests ran on, in words; empty where that is the product itself."""
+        return "nothing: never run" if self.never_run else self.stand_in and f"stand-in: {self.stand_in}"
 
 
 class Store(Protocol):
@@ -83,12 +93,12 @@ class Store(Protocol):
         """The promises of this kind of store."""
         ...
 
-    def admit(self, request: ClaimRequest) -> list[Ask[QuotaRefusal | None]]:
-        """Count the key against the quota of ``request``.
+    def admit(self, request: ClaimRequest) -> Program[QuotaRefusal | None]:
+        """Count the key against the quota of ``request``, if `claim` does not check that itself.
 
-        Condition: the quota has room, or the key is counted already. Refused: the answer is a `QuotaRefusal`, and
-        nothing was counted; the caller then reads the record, because a key that has one needs no room. Repeating it
-        counts the key once. Empty where `claim` checks the quota itself.
+        Condition: the quota has room, or the key is counted already. Refused: it returns a `QuotaRefusal`, and nothing
+        was counted; the caller then reads the record, because a key that has one needs no room. Repeating it counts the
+        key once.
         """
         ...
 
@@ -111,12 +121,12 @@ class Store(Protocol):
         """
         ...
 
-    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
+    def settle(self, ownership: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Settle the record by its owner: complete, fail, doubt or release it.
 
-        Condition: the record has the attempt and token of ``held``, and a state in which ``event`` is allowed. A lapsed
-        lease does not prevent it. Lost: False, and nothing was written: another attempt has taken the key over, or the
-        record was settled. Since the first of two equal requests may have settled it, the caller reads the record back.
+        Condition: the record has this attempt and token, and a state in which ``event`` is allowed. A lapsed lease does
+        not prevent it. Lost: False, and nothing was written: another attempt has taken the key over, or the record was
+        settled. Since the first of two equal requests may have settled it, the caller reads the record back.
         """
         ...
 
@@ -129,7 +139,7 @@ class Store(Protocol):
         """
         ...
 
-    def renew(self, held: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
+    def renew(self, ownerships: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
         """Extend leases, from the store's present time.
 
         Condition, for each key: the record has the attempt and token of its claim, runs, and has not lapsed on the
@@ -239,7 +249,7 @@ class BatchStore(TransactionalStore, Protocol):
         """Read the records of many keys; keys without one are missing from the answer. Unconditional."""
         ...
 
-    def complete_many(self, held: Sequence[Ownership], result: StoredResult) -> Ask[int]:
+    def complete_many(self, ownerships: Sequence[Ownership], result: StoredResult) -> Ask[int]:
         """Complete the records of one attempt, in the transaction that claimed them.
 
         Condition, for each: it has the attempt and token of its claim, and is not settled. Lost: the answer, the number
@@ -264,16 +274,24 @@ class RotatingStore(TransactionalStore, Protocol):
         """Begin: bound what follows in time, and lock the partition. The last ask fails if that takes long."""
         ...
 
+    def ran_out_of_time(self, error: StoreUnavailable) -> bool:
+        """Tell whether an error says that a statement was ended at the bound of `enter`."""
+        ...
+
     def count(self, partition: Partition) -> Ask[int]:
         """Count the records of the partition."""
         ...
 
-    def unload(self, partition: Partition, spool: BinaryIO) -> Ask[int]:
-        """Copy the records that are not forgotten to the spool; the answer counts them."""
+    def unload(self, partition: Partition, spool: BinaryIO) -> list[Ask[int]]:
+        """Copy the records that are not forgotten to the spool; the last answer counts them."""
         ...
 
     def reload(self, partition: Partition, spool: BinaryIO) -> list[Ask[int]]:
         """Empty the partition and copy the spool back, visible to every snapshot; the last answer counts them."""
+        ...
+
+    def sweep_partition(self, partition: Partition, limit: int) -> Ask[int]:
+        """Remove up to so many forgotten records of a partition, row by row; the answer counts them."""
         ...
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from retrysafe.errors import ConfigurationError, IllegalTransition, StoreMisconfigured
 from retrysafe.protocol.records import (
+    RUNNING,
     ClaimRequest,
     Clocks,
     EffectiveState,
@@ -136,25 +137,28 @@ def first_claim(request: ClaimRequest, now: Micros) -> Record:
     Its version starts at its token, so that no version comes again after a sweep.
     """
     clocks, token = request.clocks, next_token(0, now)
-    return Record(  # by place: by name it would take several times as long
-        request.key,
-        request.boundary,
-        request.scope,
-        request.operation,
-        request.fingerprint,
-        State.RUNNING,
-        request.attempt,
-        token,
-        1,  # attempt
-        request.effects,
-        now + clocks.lease + clocks.margin,
-        now,  # created
-        now,  # updated
-        now + clocks.window,
-        now + clocks.memory,
-        token,  # version
-        None,  # result
-        now,
+    return tuple.__new__(  # by place: twice as quick as `Record(…)`
+        Record,
+        (
+            request.key,
+            request.boundary,
+            request.scope,
+            request.recorded or request.operation,
+            request.fingerprint,
+            RUNNING,
+            request.attempt,
+            token,
+            1,  # attempt
+            request.effects,
+            now + clocks.lease + clocks.margin,
+            now,  # created
+            now,  # updated
+            now + clocks.window,
+            now + clocks.memory,
+            token,  # version
+            None,  # result
+            now,
+        ),
     )
 
 
@@ -190,12 +194,12 @@ def claim_again(record: Record, request: ClaimRequest, seen: Record, now: Micros
     )
 
 
-def settle(record: Record, held: Ownership, event: Transition, result: StoredResult | None, now: Micros) -> Record:
+def settle(record: Record, ownership: Ownership, event: Transition, result: StoredResult | None, now: Micros) -> Record:
     """The record after its own attempt completed, failed, doubted or released it."""
     rule = check(event, record.effective_state_at(now))
-    _match_owner(record, held)
+    _match_owner(record, ownership)
     assert rule.target is not None
-    return _write(record, rule.target, result, held.clocks, now)
+    return _write(record, rule.target, result, ownership.clocks, now)
 
 
 def resolve(
@@ -203,7 +207,8 @@ def resolve(
 ) -> Record:
     """The record after a duplicate, a probe or a person settled it, if it is still as ``seen``.
 
-    `Transition.EXPIRE` takes clocks without a window, so that the key is expired from now on.
+    `Transition.EXPIRE` takes clocks without a window, so that the key is expired from now on; with one the key is
+    released, so that the same work goes on.
     """
     rule = check(event, record.effective_state_at(now))
     _match_seen(record, seen)
@@ -211,40 +216,43 @@ def resolve(
     return _write(record, rule.target, result, clocks, now)
 
 
-def renew(record: Record, held: Ownership, now: Micros) -> Record:
+def renew(record: Record, ownership: Ownership, now: Micros) -> Record:
     """The record with its lease extended from now."""
     check(Transition.RENEW, record.effective_state_at(now))
-    _match_owner(record, held)
-    renewed = _write(record, State.RUNNING, record.result, held.clocks, now)
-    return renewed._replace(lease_until=now + held.clocks.lease + held.clocks.margin)
+    _match_owner(record, ownership)
+    renewed = _write(record, State.RUNNING, record.result, ownership.clocks, now)
+    return renewed._replace(lease_until=now + ownership.clocks.lease + ownership.clocks.margin)
 
 
 def _write(record: Record, target: State, result: StoredResult | None, clocks: Clocks, now: Micros) -> Record:
     key, boundary, scope, operation, fingerprint, _, attempt, token, attempts, effects, lease, created = record[:12]
-    return Record(  # by place, as above
-        key,
-        boundary,
-        scope,
-        operation,
-        fingerprint,
-        target,
-        attempt,
-        token,
-        attempts,
-        effects,
-        lease,
-        created,
-        now,  # updated
-        now + clocks.window,
-        now + clocks.memory,
-        record.version + 1,
-        result,
-        now,
+    return tuple.__new__(  # by place, as above
+        Record,
+        (
+            key,
+            boundary,
+            scope,
+            operation,
+            fingerprint,
+            target,
+            attempt,
+            token,
+            attempts,
+            effects,
+            lease,
+            created,
+            now,  # updated
+            now + clocks.window,
+            now + clocks.memory,
+            record.version + 1,
+            result,
+            now,
+        ),
     )
 
 
-def _match_owner(record: Record, held: Ownership) -> None:
-    if (record.attempt, record.token) != (held.attempt, held.token):
+def _match_owner(record: Record, ownership: Ownership) -> None:
+    if record.attempt != ownership.attempt or record.token != ownership.token:
         raise IllegalTransition("The record belongs to another attempt.")
 
 

@@ -39,8 +39,31 @@ _TASKS = Symbols("celery.{shared_task,Celery().task,app.shared_task,task,current
 _ACTORS = Symbols("dramatiq.actor", "dramatiq.**.actor")
 _SUBSCRIBERS = Symbols("faststream.**.subscriber")
 _CALLBACKS = Symbols("pika.**.basic_consume", "aio_pika.**.consume", "nats.**.subscribe")
-_REGISTERS = (_ROUTERS, _TASKS, _ACTORS, _SUBSCRIBERS)
-_ONCE = Symbols("retrysafe.Boundary().once")
+_REGISTERS = (
+    *(_ROUTERS, _TASKS, _ACTORS, _SUBSCRIBERS),
+    Symbols(
+        "fastapi.{FastAPI,APIRouter}().{delete,get}",
+        "flask.{Flask,Blueprint}().{delete,get}",
+        "{flask_openapi3,apiflask,flask_smorest}.**().{delete,get}",
+        "aiohttp.web.RouteTableDef().{delete,get,route}",
+        "litestar.{delete,get,route}",
+        "litestar.handlers.{delete,get,route}",
+        "ninja.{NinjaAPI,Router}().{delete,get}",
+        "{taskiq,taskiq_*}.**().task",
+        "procrastinate.**().task",
+        "django.dispatch.{receiver,dispatcher.receiver}",
+        "{mcp.server,fastmcp}.**().tool",
+        "pydantic_ai.{Agent,agent.Agent}().{tool,tool_plain}",
+    ),
+)
+"""Decorators that hand the function to something that calls it. Where a name leads to the function, as Django's routes
+and REST framework's actions do, a guard above is on the way."""
+_ONCE = Symbols(
+    "retrysafe.Boundary().{once,once()}",
+    "retrysafe.tasks.*.{once,once()}",
+    "retrysafe.agents.**ToolGuard().{once,once()}",
+    "retrysafe.http.*.{idempotent,idempotent()}",
+)
 _STREAMS = Symbols("{kafka.KafkaConsumer,aiokafka.AIOKafkaConsumer}()")
 _POLLS = Symbols(
     "confluent_kafka.{Consumer,DeserializingConsumer}().{poll,consume}", "{kafka,aiokafka}.**.{poll,getone,getmany}"

@@ -51,7 +51,7 @@ class Ledger(Protocol):
             gaps: whether positions may be missing, as offsets of Kafka may; else raises `PositionMissing`.
 
         Returns whether ``work`` was called. Whatever ``work`` raises rolls back and goes on. If it is the commit that
-        fails, nobody may know whether it was made: apply the same span again, and the ledger tells.
+        fails, it may be unknown whether it was made: apply the same span again, and the ledger tells.
         """
         ...
 
@@ -179,7 +179,7 @@ class SqlLedger:
                 if first is None:
                     return False
                 to = Position(span.next, found.epoch, origin)
-                # Before the work: whoever has the same batch waits here, and then sees that it is written.
+                # Before the work: another job with the same batch waits here, and then sees that it is written.
                 if self._positions.move(self._connection, source, found, to):
                     work(self._connection, first)
                     self._connection.commit()

@@ -1,8 +1,8 @@
 """The written part of a job's inputs, in a table of the database that has the data.
 
-A row is of one source of one job: the next position that is not written, and an epoch that whoever takes the source
-over counts up. A position is moved in the transaction that writes the data, only from where it was found and under the
-epoch that was found. The statements are those that SQLite, PostgreSQL, MySQL and MariaDB share, over the DB-API.
+A row is of one source of one job: the next position that is not written, and an epoch that each take-over of the
+source counts up. A position is moved in the transaction that writes the data, only from where it was found and under
+the epoch that was found. The statements are those that SQLite, PostgreSQL, MySQL and MariaDB share, over the DB-API.
 
 A row is found by a digest: a collation of MySQL takes two names for one that differ in case, accents or a last space.
 """

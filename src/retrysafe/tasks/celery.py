@@ -12,11 +12,12 @@ from retrysafe.claims.functions import is_coroutine_function
 from retrysafe.claims.observers import logger
 from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
-from retrysafe.tasks.delivery import Call, Reply, TaskHandler, TaskOptions, Told
+from retrysafe.tasks.delivery import Call, Reply, TaskHandler, TaskOptions, Told, refuse_task
 
 with NeedsExtra("celery"):
-    from celery import current_task
+    from celery import Task, current_task
     from celery.exceptions import Ignore, Reject
+    from celery.local import Proxy
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,10 +34,11 @@ def once(
     others. Errors of the function are retried as the task says; give it ``dont_autoretry_for=GIVE_UP`` beside
     ``autoretry_for``. Called outside of a worker, or eagerly, the function is guarded and its errors are raised.
 
-    Raises `ConfigurationError` for a coroutine function, which Celery does not run.
+    Raises `ConfigurationError` for a coroutine function, which Celery does not run, and above ``@app.task``.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        refuse_task(function, (Task, Proxy), "@app.task(acks_late=True, reject_on_worker_lost=True)", key)
         if is_coroutine_function(function):
             raise ConfigurationError("Celery runs plain functions: use asyncio.run() in one.")
         handler = TaskHandler(boundary, function, key, "celery", options)

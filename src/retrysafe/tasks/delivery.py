@@ -18,7 +18,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 from retrysafe.backends import registry
-from retrysafe.backends.sql.store import SqlStore
+from retrysafe.backends.sql.store import keeps_messages
 from retrysafe.boundary import Boundary, require_boundary
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.decorator import Guarded, Selector
@@ -128,6 +128,15 @@ class Reply(NamedTuple):
     pause: float
 
 
+def refuse_task(function: object, kinds: type | tuple[type, ...], theirs: str, key: Selector) -> None:
+    """Refuse to decorate a task of the queue, made by the decorator ``theirs``: no worker would meet the guard."""
+    if isinstance(function, kinds):
+        raise ConfigurationError(
+            f"once() is above {theirs.partition('(')[0]}, so that no worker meets it. Put it below, next to the "
+            f"function:\n    {theirs}\n    @once(…, key={'…' if callable(key) else repr(key)})"
+        )
+
+
 class TaskAttempt(InboxAttempt):
     """One delivery of one task."""
 
@@ -207,7 +216,7 @@ class TaskHandler(Handler[..., Any]):
         wanted = Function(lambda call: function(*call.args, **call.kwargs), None, is_coroutine_function(function))
         setting = HandlerSettings(entry, name, wanted, trials, True, (), Stalls(0.0, time.monotonic))
         given = options.get("dead_letter_store")
-        self.keeps = given is not None or isinstance(entry.backend.store, SqlStore)
+        self.keeps = given is not None or keeps_messages(entry.backend.store)
         letters: Any = Letters(entry.backend if given is None else registry.connect(given)) if self.keeps else None
         super().__init__(setting, letters)
 

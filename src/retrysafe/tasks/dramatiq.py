@@ -11,9 +11,10 @@ from retrysafe.boundary import Boundary
 from retrysafe.claims.decorator import Selector
 from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
-from retrysafe.tasks.delivery import Call, Reply, TaskHandler, TaskOptions, Told
+from retrysafe.tasks.delivery import Call, Reply, TaskHandler, TaskOptions, Told, refuse_task
 
 with NeedsExtra("dramatiq"):
+    from dramatiq import Actor
     from dramatiq import broker as brokers
     from dramatiq.middleware import Middleware, SkipMessage
 
@@ -44,10 +45,11 @@ def once(
     others. Errors of the function are retried by Dramatiq as ever, one that a retry would only meet again is not.
     Called outside of a worker the function is guarded, and its errors are raised.
 
-    Raises `ConfigurationError` if the broker has no `OnceMiddleware`.
+    Raises `ConfigurationError` if the broker has no `OnceMiddleware`, and above ``@dramatiq.actor``.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        refuse_task(function, Actor, "@dramatiq.actor", key)
         broker = brokers.global_broker
         if broker is not None and not any(isinstance(one, OnceMiddleware) for one in broker.middleware):
             raise ConfigurationError("Guarded actors need broker.add_middleware(OnceMiddleware()) above them.")

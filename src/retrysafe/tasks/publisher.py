@@ -65,7 +65,7 @@ def redrive(boundary: Boundary, publisher: Publisher, *, dead_letter_store: Any 
     sent = 0
     for operation in entry.guarded:
         for letter in letters.run(ask(letters.inbox.list_marked(entry.name, operation, limit=limit))):
-            entry.backend.run(procedures.reopen(entry.backend.store, letter.arrival.record_key))
+            entry.backend.run(procedures.reopen(entry.backend, letter.arrival.record_key))
             (result,) = publisher.publish([letter.arrival.envelope])
             if result.status in (PublishStatus.ACKED, PublishStatus.DUPLICATE):
                 letters.run(ask(letters.inbox.remove(letter.arrival.identity)))

@@ -11,10 +11,10 @@ from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar, Unpack
 from retrysafe.boundary import Boundary
 from retrysafe.claims.decorator import Selector
 from retrysafe.extras import NeedsExtra
-from retrysafe.tasks.delivery import Call, Reply, TaskHandler, TaskOptions, Told
+from retrysafe.tasks.delivery import Call, Reply, TaskHandler, TaskOptions, Told, refuse_task
 
 with NeedsExtra("taskiq"):
-    from taskiq import Context, TaskiqDepends
+    from taskiq import AsyncTaskiqDecoratedTask, Context, TaskiqDepends
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,10 +31,11 @@ def once(
     ``key`` is a path into its arguments ("order_id") or a callable that takes some of them; it and the payload know
     nothing of arguments that Taskiq injects, so name ``payload=`` where there are such. See `TaskOptions` for the
     others. Errors of the function are retried by the middlewares of the broker. Called outside of a worker the function
-    is guarded, and its errors are raised.
+    is guarded, and its errors are raised. Raises `ConfigurationError` above ``@broker.task``.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        refuse_task(function, AsyncTaskiqDecoratedTask, "@broker.task", key)
         handler = TaskHandler(boundary, function, key, "taskiq", options)
 
         @functools.wraps(function)

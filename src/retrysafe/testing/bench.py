@@ -89,28 +89,28 @@ class Bench:
     def win(self, want: ClaimRequest | None = None) -> Ownership:
         outcome = self.claim(want)
         assert isinstance(outcome, Won), outcome
-        return outcome.held
+        return outcome.ownership
 
     def lose(self, want: ClaimRequest | None = None) -> NotWon:
         outcome = self.claim(want)
         assert isinstance(outcome, NotWon), outcome
         return outcome
 
-    def settle(self, held: Ownership, event: Transition, result: StoredResult | None = None) -> bool:
-        settled: bool = self.harness.do(settle(self.harness.store, held, event, result))
+    def settle(self, ownership: Ownership, event: Transition, result: StoredResult | None = None) -> bool:
+        settled: bool = self.harness.do(settle(self.harness.store, ownership, event, result))
         return settled
 
     def finish(
         self, event: Transition, result: StoredResult | None = None, want: ClaimRequest | None = None
     ) -> Ownership:
         """Win the key, and settle it."""
-        held = self.win(want)
-        assert self.settle(held, event, result)
-        return held
+        ownership = self.win(want)
+        assert self.settle(ownership, event, result)
+        return ownership
 
-    def renew(self, held: Ownership) -> bool:
-        kept: set[Ownership] = self.harness.do(renew(self.harness.store, [held]))
-        return held in kept
+    def renew(self, ownership: Ownership) -> bool:
+        kept: set[Ownership] = self.harness.do(renew(self.harness.store, [ownership]))
+        return ownership in kept
 
     def read(self) -> Record | None:
         record: Record | None = self.harness.do(read(self.harness.store, self.key))

@@ -70,8 +70,8 @@ class Clock:
                 records = run(program(backend.store, boundaries), backend.client())
             else:
                 records = _on_a_loop_of_its_own(backend, program(backend.store, boundaries))
-            if backend.near is not None:
-                _drop(backend.near, records)
+            if backend.cache is not None:
+                _drop(backend.cache, records)
             count += len(records)
         return count
 
@@ -79,8 +79,8 @@ class Clock:
         count = 0
         for backend, boundaries in self._places:
             records = await arun(program(backend.store, boundaries), backend.aclient())
-            if backend.near is not None:
-                await asyncio.to_thread(_drop, backend.near, records)
+            if backend.cache is not None:
+                await asyncio.to_thread(_drop, backend.cache, records)
             count += len(records)
         return count
 
@@ -127,7 +127,7 @@ def _on_a_loop_of_its_own(backend: Backend, program: Program[list[Record]]) -> l
     """Drive a program of a store for async code alone in a thread, where no loop of the test's is in the way."""
 
     async def drive() -> list[Record]:
-        client = backend.aanother()
+        client = backend.new_aclient()
         try:
             return await arun(program, client)
         finally:
@@ -137,10 +137,10 @@ def _on_a_loop_of_its_own(backend: Backend, program: Program[list[Record]]) -> l
         return thread.submit(asyncio.run, drive()).result()
 
 
-def _drop(near: ReadThroughCache, records: list[Record]) -> None:
+def _drop(cache: ReadThroughCache, records: list[Record]) -> None:
     """Drop them from a cache, whose copies have not aged."""
     for record in records:
-        near.drop(record)
+        cache.drop(record)
 
 
 def _elapsing(duration: Duration) -> MakeProgram:

@@ -33,12 +33,12 @@ __all__ = ["CASES", "Bench", "Case", "Harness", "case"]
 @case
 def first_claim_wins_and_is_written_whole(bench: Bench) -> None:
     want = bench.want()
-    held = bench.win(want)
+    ownership = bench.win(want)
     record = bench.record()
     assert (record.boundary, record.scope, record.operation) == ("suite", "tenant", "operation")
     assert (record.fingerprint, record.attempt, record.effects) == (want.fingerprint, want.attempt, "keyed")
     assert (record.state, record.effective_state, record.attempts) == (State.RUNNING, EffectiveState.RUNNING, 1)
-    assert record.token == held.token > 10**15
+    assert record.token == ownership.token > 10**15
     assert LEASE - 5 < record.lease_left <= LEASE
     assert record.result is None
 
@@ -78,8 +78,8 @@ def results_withheld_and_empty_stay_apart(bench: Bench) -> None:
 
 @case
 def completing_twice_reads_back_as_done(bench: Bench) -> None:
-    held = bench.finish(Transition.COMPLETE, RESULT)
-    assert bench.settle(held, Transition.COMPLETE, RESULT)
+    ownership = bench.finish(Transition.COMPLETE, RESULT)
+    assert bench.settle(ownership, Transition.COMPLETE, RESULT)
     assert bench.record().result == RESULT
 
 
@@ -94,10 +94,10 @@ def a_stored_failure_is_replayed(bench: Bench) -> None:
 
 @case
 def other_payload_is_refused_while_running_done_and_released(bench: Bench) -> None:
-    held = bench.win()
+    ownership = bench.win()
     assert bench.lose(bench.want(b"other")).decision is Decision.REUSED
     before = bench.record()
-    assert bench.settle(held, Transition.RELEASE)
+    assert bench.settle(ownership, Transition.RELEASE)
     assert bench.lose(bench.want(b"other")).decision is Decision.REUSED
     bench.finish(Transition.COMPLETE, RESULT)
     assert bench.lose(bench.want(b"other")).decision is Decision.REUSED
@@ -130,9 +130,9 @@ def a_lapsed_keyed_attempt_is_taken_over_and_fenced(bench: Bench) -> None:
 
 @case
 def a_lapsed_attempt_that_nobody_replaced_may_still_complete(bench: Bench) -> None:
-    held = bench.win()
+    ownership = bench.win()
     bench.elapse(LEASE + 1)
-    assert bench.settle(held, Transition.COMPLETE, RESULT)
+    assert bench.settle(ownership, Transition.COMPLETE, RESULT)
 
 
 @case
@@ -149,11 +149,11 @@ def release_keeps_the_row_and_tokens_only_rise(bench: Bench) -> None:
 @case
 def release_without_a_window_frees_the_key_for_any_payload(bench: Bench) -> None:
     """A redirected request comes again as another one, with the same key."""
-    held = bench.win()
-    bare = held._replace(clocks=held.clocks._replace(window=0))
+    ownership = bench.win()
+    bare = ownership._replace(clocks=ownership.clocks._replace(window=0))
     assert bench.settle(bare, Transition.RELEASE)
     again = bench.win(bench.want(b"other"))
-    assert again.token > held.token
+    assert again.token > ownership.token
     bare = again._replace(clocks=again.clocks._replace(window=0, memory=0))
     assert bench.settle(bare, Transition.RELEASE)
     assert isinstance(bench.claim(bench.want(b"another", on_expired="refuse")), Won)
@@ -161,23 +161,23 @@ def release_without_a_window_frees_the_key_for_any_payload(bench: Bench) -> None
 
 @case
 def renewal_extends_a_live_lease_and_never_revives_a_lapsed_one(bench: Bench) -> None:
-    held = bench.win()
+    ownership = bench.win()
     bench.elapse(LEASE - 10)
-    assert bench.renew(held)
+    assert bench.renew(ownership)
     bench.elapse(LEASE - 10)
     assert bench.record().effective_state is EffectiveState.RUNNING
     bench.elapse(11)
-    assert not bench.renew(held)
+    assert not bench.renew(ownership)
     assert bench.record().effective_state is EffectiveState.LAPSED
 
 
 @case
 def renewal_of_many_keeps_the_live_ones(bench: Bench) -> None:
     benches = [Bench(bench.harness, bytes([number]) + bench.key[1:]) for number in range(3)]
-    held = [one.win() for one in benches]
-    assert benches[1].settle(held[1], Transition.COMPLETE, RESULT)
-    kept = bench.harness.do(renew(bench.harness.store, held))
-    assert kept == {held[0], held[2]}
+    ownerships = [one.win() for one in benches]
+    assert benches[1].settle(ownerships[1], Transition.COMPLETE, RESULT)
+    kept = bench.harness.do(renew(bench.harness.store, ownerships))
+    assert kept == {ownerships[0], ownerships[2]}
 
 
 @case
@@ -199,12 +199,12 @@ def unknown_is_resolved_once_and_only_as_seen(bench: Bench) -> None:
         (Transition.RESOLVE_FAILED, Decision.REPLAY_FAILURE),
     ):
         one = Bench(bench.harness, bytes([len(event)]) + bench.key[1:])
-        held = one.finish(Transition.DOUBT)
+        ownership = one.finish(Transition.DOUBT)
         seen = one.record()
         assert one.harness.do(resolve(one.harness.store, seen, event, RESULT, clocks))
         assert not one.harness.do(resolve(one.harness.store, seen, Transition.RESOLVE_RELEASED, None, clocks))
         assert one.lose().decision is expected
-        assert not one.settle(held, Transition.RELEASE)
+        assert not one.settle(ownership, Transition.RELEASE)
 
 
 @case
@@ -238,10 +238,10 @@ def an_expired_key_is_refused_while_remembered(bench: Bench) -> None:
 
 @case
 def running_never_expires(bench: Bench) -> None:
-    held = bench.win()
+    ownership = bench.win()
     bench.elapse(10 * MEMORY)
     assert bench.record().effective_state is EffectiveState.LAPSED
-    assert bench.settle(held, Transition.COMPLETE, RESULT)
+    assert bench.settle(ownership, Transition.COMPLETE, RESULT)
 
 
 @case
@@ -285,11 +285,11 @@ def one_of_many_simultaneous_takeovers_wins(bench: Bench) -> None:
 def completion_races_with_takeover_to_one_end(bench: Bench) -> None:
     for number in range(5):
         one = Bench(bench.harness, bytes([number]) + bench.key[1:])
-        held = one.win()
+        ownership = one.win()
         one.elapse(LEASE + 1)
         store = bench.harness.store
         completed, outcome = bench.harness.race(
-            [settle(store, held, Transition.COMPLETE, RESULT), claim(store, one.want())]
+            [settle(store, ownership, Transition.COMPLETE, RESULT), claim(store, one.want())]
         )
         assert completed != isinstance(outcome, Won), (completed, outcome)
 
@@ -323,14 +323,15 @@ def expiring_by_hand_can_end_the_memory_too(bench: Bench) -> None:
 def scan_finds_what_is_wanted_and_goes_on_where_it_stopped(bench: Bench) -> None:
     bench.boundary = "scan " + bench.key.hex()[:16]
     made = {number: bench.sibling(number) for number in range(7)}
-    held = {number: one.win() for number, one in made.items()}
+    routed = made[6].want()._replace(operation="http", recorded="http: POST /orders/{id}")
+    ownerships = {number: one.win(routed if number == 6 else None) for number, one in made.items()}
     for number, event in (
         (1, Transition.COMPLETE),
         (2, Transition.FAIL),
         (3, Transition.RELEASE),
         (4, Transition.DOUBT),
     ):
-        assert made[number].settle(held[number], event, RESULT if number < 3 else None)
+        assert made[number].settle(ownerships[number], event, RESULT if number < 3 else None)
     made[5].elapse(LEASE + 1)
     standings = {one.key: one.record().effective_state for one in made.values()}
     found = bench.find()
@@ -345,6 +346,8 @@ def scan_finds_what_is_wanted_and_goes_on_where_it_stopped(bench: Bench) -> None
     }
     assert set(_by_pages(bench, Filter(boundary=bench.boundary), 2)) == set(found)
     assert not _by_pages(bench, Filter(boundary=bench.boundary, operation="another"), 2)
+    for operation in (routed.operation, routed.recorded):
+        assert _by_pages(bench, Filter(boundary=bench.boundary, operation=operation), 2) == [made[6].key]
     assert not _by_pages(bench, Filter(boundary=bench.boundary, scope="another"), 2)
 
 
@@ -369,11 +372,11 @@ def _scan(store: OperableStore, wanted: Filter, cursor: str | None, limit: int) 
 def tally_counts_by_standing(bench: Bench) -> None:
     bench.boundary = "tally " + bench.key.hex()[:16]
     made = [bench.sibling(number) for number in range(4)]
-    held = [one.win() for one in made]
-    assert made[0].settle(held[0], Transition.COMPLETE, RESULT)
-    assert made[1].settle(held[1], Transition.COMPLETE, RESULT)
+    ownerships = [one.win() for one in made]
+    assert made[0].settle(ownerships[0], Transition.COMPLETE, RESULT)
+    assert made[1].settle(ownerships[1], Transition.COMPLETE, RESULT)
     made[1].elapse(10)
-    assert made[2].settle(held[2], Transition.DOUBT)
+    assert made[2].settle(ownerships[2], Transition.DOUBT)
     counted = [one for one in bench.harness.do(tally(bench.harness.store)) if one.boundary == bench.boundary]
     assert {one.state: one.records for one in counted} == {
         EffectiveState.COMPLETED: 2,

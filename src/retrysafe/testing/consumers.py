@@ -254,7 +254,11 @@ async def what_a_dead_consumer_left_is_handed_out_again_in_its_order(trial: Tria
     await trial.bench.crash(dying)
     async with trial.consumer() as later:
         again = await trial.take_all(later, 10 - len(settled))
-        assert numbers(again) == list(range(len(settled), 10))
+        first = numbers(again)[0]
+        assert first <= len(settled)
+        if first < len(settled):  # its acknowledgements were on their way, and died with it
+            again += await trial.take_all(later, len(settled) - first)
+        assert numbers(again) == list(range(first, 10))
         assert all(delivery.redelivered for delivery in again[: len(held)])
         await later.ack(again)
         await trial.nothing(later)

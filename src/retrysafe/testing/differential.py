@@ -91,16 +91,16 @@ def right_owner(world: World) -> None:
 
 
 def wrong_attempt(world: World) -> None:
-    if world.held is not None:
-        world.held = world.held._replace(attempt="somebody else")
+    if world.ownership is not None:
+        world.ownership = world.ownership._replace(attempt="somebody else")
     if world.seen is not None:
         world.seen = world.seen._replace(attempt="somebody else")
 
 
 def wrong_number(world: World) -> None:
     """The guard of an earlier attempt."""
-    if world.held is not None:
-        world.held = world.held._replace(token=world.held.token - 1)
+    if world.ownership is not None:
+        world.ownership = world.ownership._replace(token=world.ownership.token - 1)
     if world.seen is not None:
         world.seen = world.seen._replace(version=world.seen.version - 1)
 

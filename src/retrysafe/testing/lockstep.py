@@ -85,7 +85,7 @@ class World:
     def __init__(self, harness: Harness, key: bytes) -> None:
         self.harness = harness
         self.key = key
-        self.held: Ownership | None = None
+        self.ownership: Ownership | None = None
         self.seen: Record | None = None
 
     @property
@@ -110,11 +110,11 @@ class World:
         want = self._want(attempt, payload, effects)
         return self._claim_of(self.harness.do(_put(self.store.take(want, self.seen))), attempt)
 
-    def settle(self, event: Transition, held: Ownership | None = None) -> bool:
-        held = held or self.held
-        if held is None:
+    def settle(self, event: Transition, ownership: Ownership | None = None) -> bool:
+        ownership = ownership or self.ownership
+        if ownership is None:
             return False
-        settled: bool = self.harness.do(_put(self.store.settle(held, event, result_of(event))))
+        settled: bool = self.harness.do(_put(self.store.settle(ownership, event, result_of(event))))
         return settled
 
     def resolve(self, event: Transition, seen: Record | None = None) -> bool:
@@ -124,11 +124,11 @@ class World:
         settled: bool = self.harness.do(_put(self.store.resolve(seen, event, result_of(event), CLOCKS)))
         return settled
 
-    def renew(self, held: Ownership | None = None) -> bool:
-        held = held or self.held
-        if held is None:
+    def renew(self, ownership: Ownership | None = None) -> bool:
+        ownership = ownership or self.ownership
+        if ownership is None:
             return False
-        answers = self.harness.do(_put_each(self.store.renew([held])))
+        answers = self.harness.do(_put_each(self.store.renew([ownership])))
         return any(self.key in answer for answer in answers)
 
     def sweep(self) -> None:
@@ -142,7 +142,7 @@ class World:
 
     def _claim_of(self, record: Record | None, attempt: str) -> Shape | None:
         if record is not None and record.attempt == attempt:
-            self.held = Ownership(self.key, attempt, record.token, CLOCKS, False)
+            self.ownership = Ownership(self.key, attempt, record.token, CLOCKS, False)
         return shape(record)
 
 

@@ -57,8 +57,8 @@ def quota_never_refuses_a_key_that_has_a_record(bench: Bench) -> None:
     made = _counting(bench, 6)
     if not made:
         return
-    held = [one.win(one.want(quota=quota)) for one in made[:4]]
-    for one, hold, event in zip(made, held, (Transition.COMPLETE, Transition.FAIL, Transition.RELEASE), strict=False):
+    won = [one.win(one.want(quota=quota)) for one in made[:4]]
+    for one, hold, event in zip(made, won, (Transition.COMPLETE, Transition.FAIL, Transition.RELEASE), strict=False):
         assert one.settle(hold, event, RESULT if event is not Transition.RELEASE else None)
     _refusal(made[4].claim(made[4].want(quota=quota)))
     met = [one.lose(one.want(quota=quota)).decision for one in (made[0], made[1], made[3])]

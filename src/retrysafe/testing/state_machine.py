@@ -81,13 +81,13 @@ def _machine(harness: Harness) -> type[RuleBasedStateMachine]:
             self.both.both("sweep", lambda world: world.sweep())
 
         def _remember(self, attempt: str) -> None:
-            real, model = self.both.real.held, self.both.model.held
+            real, model = self.both.real.ownership, self.both.model.ownership
             assert (real is None) == (model is None)
             if real is not None and real.attempt == attempt:
                 self.holds[attempt] = (real, model)
 
         def _hold(self, data: st.DataObject) -> None:
             real, model = self.holds[data.draw(st.sampled_from(sorted(self.holds)))]
-            self.both.real.held, self.both.model.held = real, model
+            self.both.real.ownership, self.both.model.ownership = real, model
 
     return OneKey

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar, overload
 
 from retrysafe.boundary import Boundary, require_boundary
 from retrysafe.claims.key_spaces import origin_of_caller
+from retrysafe.entrypoint import CODEC
 from retrysafe.errors import ConfigurationError, Postponed, RetrysafeError
 from retrysafe.http.messages import Response
 from retrysafe.protocol.keys import check_name
@@ -85,7 +86,7 @@ class Receiver:
             raise ConfigurationError("shared=True needs the operation= that is shared.")
         name, origin = operation or f"webhook {scheme.name}", origin_of_caller(1)
         self.operation = boundary.entrypoint.take_operation(
-            name, self, origin=origin, shared=shared, key="id of the event, as it is signed"
+            name, self, origin=origin, shared=shared, key="id of the event, as it is signed", codec=CODEC
         )
         self.unhandled = check_name(operation_without_handler(self.operation), "operation")
         """The operation under which events without a handler are stored."""
@@ -93,6 +94,11 @@ class Receiver:
         self._concurrent_status = concurrent_status
         self._clock = clock
         self._handlers = Handlers()
+
+    @property
+    def _told_apart(self) -> object:
+        """The settings of the scheme, such as its secrets: an application that is built again has the same."""
+        return getattr(self.scheme, "__dict__", self.scheme)
 
     # ------------------------------------------------------------ handlers
 

@@ -140,7 +140,7 @@ def matches(expected: Iterable[bytes], given: Iterable[str]) -> bool:
     """Tell whether any given signature equals any of the expected ones.
 
     Every pair is compared, in a time that does not depend on where they differ; text that is not ASCII equals none.
-    (`hmac.compare_digest` would raise for such text, so that anybody could make a receiver fail.)
+    (`hmac.compare_digest` would raise for such text, so that any client could make a receiver fail.)
     """
     signatures = [signature.encode("utf-8", "surrogatepass") for signature in given]
     found = False

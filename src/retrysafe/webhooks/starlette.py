@@ -2,7 +2,7 @@
 
 app.add_route("/webhooks/stripe", endpoint(receiver), methods=["POST"])
 
-The body is what ``await request.body()`` gives, which nobody may have parsed: declare no model for it.
+The body is what ``await request.body()`` gives, which no other code may have parsed: declare no model for it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def receive(receiver: Receiver, request: Request) -> Response:
     except DeliveryRefused as refusal:
         return _response(receiver.refuse(refusal))
     except ClientDisconnect:
-        return Response(status_code=400)  # nobody reads it
+        return Response(status_code=400)  # the client has left
     return _response(await receiver.areceive(request.headers.raw, body))
 
 

@@ -21,6 +21,7 @@ from tests.doctor.setups import (
     mysql,
     postgresql,
     sqlite,
+    sqlserver,
     windows,
 )
 from tests.doctor.setups.form import Setup
@@ -57,6 +58,7 @@ UNMADE: dict[str, dict[str, Any]] = {
     "postgresql-held-cleanup": {"holders": [("session 7 of report in shop (psql, idle in transaction)", 90)]},
     "sqlite-network-file-system": {"file": "/mnt/shop.db", "mounts": "server:/shop /mnt nfs4 rw 0 0\n"},
     **{check: facts for _, setups in OF_STORES for check, facts in setups.UNMADE.items()},
+    **sqlserver.UNMADE,
     "outbox-stalled": {"messages": Messages(_STATUS, [])},
     "dead-letters": {"messages": Messages(_STATUS, [Consuming("orders", "stock", 2, 2, 90.0)])},
 }

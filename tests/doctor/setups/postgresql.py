@@ -110,6 +110,19 @@ def _under_tenant(ground: Ground) -> Iterator[Arguments]:
     yield ["--store", url]
 
 
+def as_reader(url: str) -> str:
+    """The database by a user of the test's own, who may read it."""
+    user = f"u{secrets.token_hex(6)}"
+    perform(url, f"CREATE ROLE {user} LOGIN", f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {user}")
+    address = urlsplit(url)
+    return address._replace(netloc=f"{user}@{address.netloc.rpartition('@')[2]}").geturl()
+
+
+@contextmanager
+def _read_only(ground: Ground) -> Iterator[Arguments]:
+    yield ["--store", as_reader(database(ground))]
+
+
 _TENANT = "ALTER DATABASE shop SET search_path = blue, public"
 _IDLE = "ALTER DATABASE shop SET idle_in_transaction_session_timeout = '10s'"
 
@@ -153,6 +166,13 @@ BROKEN = (
         ERROR,
         "Transactions cannot write.",
         "ALTER DATABASE shop SET default_transaction_read_only = on",
+    ),
+    Setup(
+        "The user may read the tables, and write none.",
+        "`GRANT SELECT ON ALL TABLES IN SCHEMA public TO shop`",
+        "postgresql-privileges",
+        ERROR,
+        _read_only,
     ),
     _stated(
         "postgresql-isolation",

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from retrysafe import ConfigurationError
-from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed
+from retrysafe.backends.sql.drivers.sqlite_pool import Borrowed
 from retrysafe.http.client import (
     Host,
     Journal,

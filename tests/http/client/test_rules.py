@@ -81,6 +81,18 @@ def test_c01_a_key_of_the_callers_own_is_kept(make: Make, server: Server) -> Non
     assert len(server.requests) == 2
 
 
+def test_c01_a_call_without_a_key_of_the_callers_own_is_refused_where_one_is_required(
+    make: Make, server: Server
+) -> None:
+    sender = make(hosts=[Host(server.origin, requires_key=True)])
+    with pytest.raises(InvalidKey, match="Nothing was sent"):
+        sender.post(server.url)
+    assert server.requests == []
+    server.will(drops_answer)
+    assert [sender.post(server.url, Idempotency_Key="order-17").status for _ in "ab"] == [201, 201]
+    assert server.effects == ["order-17"]
+
+
 def test_c01_a_provider_gets_the_key_in_its_own_header(make: Make, server: Server, time: Time, tmp_path: Path) -> None:
     journal = Journal(tmp_path / "calls.db")
     sender = make(hosts=[Host(server.origin, provider="paypal", retention="1h")], journal=journal, max_attempts=2)

@@ -60,7 +60,7 @@ def decode(stored: StoredResult, version: int) -> Any:
 
 def answer_of(said: HandlerSignals, result: Any) -> tuple[Transition, StoredResult | None] | None:
     """Return the transition and result that a probe's answer leads to."""
-    return endings.answer_of(said, _TERMS, result, None)
+    return endings.verdict_of_probe(said, _TERMS, result, None)
 
 
 class Parts(NamedTuple):
@@ -82,10 +82,10 @@ class Parts(NamedTuple):
     drop_again: Callable[[Cache, Record, Micros], Program[None]] = caching.drop
     migrate: Callable[..., Program[Any]] = migrating.migrate
     require: Callable[[Any, int, str], Program[None]] = migrating.require
-    verdict: Callable[[Ending, ModeKind], Settlement] = outcomes.verdict
+    settlement_of: Callable[[Ending, ModeKind], Settlement] = outcomes.settlement_of
     answer_of: Callable[[HandlerSignals, Any], tuple[Transition, StoredResult | None] | None] = answer_of
     decode: Callable[[StoredResult, int], Any] = decode
-    key_for: Callable[[Ownership], str] = lambda held: keys.derive(None, held.key, "bank")
+    key_for: Callable[[Ownership], str] = lambda ownership: keys.derive(None, ownership.key, "bank")
 
 
 class Actor:

@@ -238,22 +238,22 @@ class Judge:
             return bool(self._effects.get(self.intent_of(record.attempt, record.token)))
         return bool(self._paid[record.key])
 
-    def effect(self, held: Ownership, effects: Effects, derived: str) -> bool:
+    def effect(self, ownership: Ownership, effects: Effects, derived: str) -> bool:
         """Perform an effect of an attempt; False when the fence of the resource refuses it."""
-        order, intent = self._claims[held.attempt, held.token]
+        order, intent = self._claims[ownership.attempt, ownership.token]
         if effects == "external":
             return self._unguarded(intent)
-        token, last = self._fences.get(held.key, (0, 0))
-        if held.token < token:
+        token, last = self._fences.get(ownership.key, (0, 0))
+        if ownership.token < token:
             self.seen["fenced"] += 1
             return False
         if order < last:
-            self.broken(Check.FENCE, f"the effect of {held.attempt} was accepted after one of a later claim")
-        self._fences[held.key] = (held.token, order)
+            self.broken(Check.FENCE, f"the effect of {ownership.attempt} was accepted after one of a later claim")
+        self._fences[ownership.key] = (ownership.token, order)
         if derived not in self._receipts:
-            self._receipts[derived] = held.key
-            self._paid[held.key] += 1
-            if self._paid[held.key] > 1:
+            self._receipts[derived] = ownership.key
+            self._paid[ownership.key] += 1
+            if self._paid[ownership.key] > 1:
                 self.broken(Check.ONE_EFFECT, "two downstream effects for one key")
         else:
             self.seen["recognised downstream"] += 1

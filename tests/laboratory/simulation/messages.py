@@ -15,7 +15,7 @@ from retrysafe.protocol.records import (
     Record,
     StoredResult,
 )
-from retrysafe.protocol.requests import Ask
+from retrysafe.protocol.requests import Ask, Program
 from retrysafe.protocol.store import Cache, Capabilities, OperableStore
 from retrysafe.protocol.transitions import Transition
 
@@ -46,7 +46,7 @@ class WatchedStore:
     def capabilities(self) -> Capabilities:
         return self._store.capabilities
 
-    def admit(self, request: ClaimRequest) -> list[Ask[QuotaRefusal | None]]:
+    def admit(self, request: ClaimRequest) -> Program[QuotaRefusal | None]:
         return self._store.admit(request)
 
     def claim(self, request: ClaimRequest) -> Ask[Record | QuotaRefusal | None]:
@@ -57,19 +57,18 @@ class WatchedStore:
             "take", request.key, seen, Transition.CLAIM, self._store.take(request, seen), request, seen
         )
 
-    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
-        return self._message(
-            "settle", held.key, held, event, self._store.settle(held, event, result), held, event, result
-        )
+    def settle(self, ownership: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
+        request = self._store.settle(ownership, event, result)
+        return self._message("settle", ownership.key, ownership, event, request, ownership, event, result)
 
     def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[bool]:
         request = self._store.resolve(seen, event, result, clocks)
         return self._message("resolve", seen.key, seen, event, request, seen, event, result, clocks)
 
-    def renew(self, held: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
-        (one,) = held
+    def renew(self, ownerships: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
+        (one,) = ownerships
         return [
-            self._message("renew", one.key, one, Transition.RENEW, request, one) for request in self._store.renew(held)
+            self._message("renew", one.key, one, Transition.RENEW, asked, one) for asked in self._store.renew([one])
         ]
 
     def read(self, key: bytes) -> Ask[Record | None]:

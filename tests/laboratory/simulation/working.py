@@ -55,7 +55,7 @@ def call(stage: Stage, actor: Actor, key: bytes, fingerprint: bytes) -> Act[bool
         while True:
             outcome = yield from _claim(stage, actor, want)
             if isinstance(outcome, Won):
-                return (yield from _hold(stage, actor, outcome.held))
+                return (yield from _hold(stage, actor, outcome.ownership))
             if outcome.decision is not Decision.DOUBT or not actor.probes:
                 return _refused(stage, actor, outcome)
             assert outcome.record is not None
@@ -134,19 +134,19 @@ def _read(stage: Stage, actor: Actor, stored: StoredResult) -> bool:
 # ---------------------------------------------------------------- holding a key
 
 
-def _hold(stage: Stage, actor: Actor, held: Ownership) -> Act[bool]:
+def _hold(stage: Stage, actor: Actor, ownership: Ownership) -> Act[bool]:
     """Do the work of a won claim, and record how it ended."""
-    result = result_of(held.attempt, held.token, actor.version)
+    result = result_of(ownership.attempt, ownership.token, actor.version)
     if actor.cancelled:
         ending = Ending.NOT_EXECUTED
     else:
-        ending = yield from _work(stage, actor, held)
-    ground = ModeKind.KEYED if stage.effects[held.key] == "keyed" else ModeKind.EXTERNAL
-    word = stage.parts.verdict(ending, ground)
+        ending = yield from _work(stage, actor, ownership)
+    ground = ModeKind.KEYED if stage.effects[ownership.key] == "keyed" else ModeKind.EXTERNAL
+    word = stage.parts.settlement_of(ending, ground)
     assert word.event is not None
     store = stage.stores[actor.version]
     try:
-        recorded = yield from stage.parts.settle(store, held, word.event, _stored(word.event, result))
+        recorded = yield from stage.parts.settle(store, ownership, word.event, _stored(word.event, result))
     except StoreUnavailable:
         stage.judge.seen["result_not_stored"] += 1
         return ending is Ending.RETURNED  # the value is returned, and the lease lapses
@@ -154,7 +154,7 @@ def _hold(stage: Stage, actor: Actor, held: Ownership) -> Act[bool]:
         stage.judge.seen["lease lost"] += 1
         return False
     if word.event in (Transition.COMPLETE, Transition.FAIL):
-        stage.judge.answered(held.attempt, held.token, result)
+        stage.judge.answered(ownership.attempt, ownership.token, result)
         return True
     return False
 
@@ -163,18 +163,18 @@ def _stored(event: Transition, result: StoredResult) -> StoredResult | None:
     return None if event is Transition.RELEASE else result
 
 
-def _work(stage: Stage, actor: Actor, held: Ownership) -> Act[Ending]:
+def _work(stage: Stage, actor: Actor, ownership: Ownership) -> Act[Ending]:
     """The handler: perhaps long work with heartbeats, then the effect; returns how it ended."""
     effect_began = False
     try:
-        yield from _long_work(stage, actor, held)
+        yield from _long_work(stage, actor, ownership)
         mood = 1.0 if stage.calm else actor.chance()
         if mood < 0.06:
             raise Failed
         if mood < 0.12:
             return Ending.PERMANENT
         effect_began = True
-        yield Ask(Message("effect", held.key, held, None, stage.parts.key_for(held)), _accepted)
+        yield Ask(Message("effect", ownership.key, ownership, None, stage.parts.key_for(ownership)), _accepted)
         return Ending.COMMITTED if mood < 0.16 else Ending.RETURNED
     except Failed:
         return Ending.NOT_EXECUTED if actor.chance() < 0.5 else Ending.TRANSIENT
@@ -187,14 +187,14 @@ def _accepted(answer: bool) -> None:
         raise Refused
 
 
-def _long_work(stage: Stage, actor: Actor, held: Ownership) -> Act[None]:
+def _long_work(stage: Stage, actor: Actor, ownership: Ownership) -> Act[None]:
     while actor.chance() < 0.3:
         yield stage.pause(actor, 0.7)
         try:
-            kept = yield from stage.parts.renew(stage.stores[actor.version], [held])
+            kept = yield from stage.parts.renew(stage.stores[actor.version], [ownership])
         except StoreUnavailable:
             continue
-        if held not in kept:
+        if ownership not in kept:
             stage.judge.seen["lease lost in time"] += 1
             raise Failed
 

@@ -120,7 +120,7 @@ async def subscribers(url: str = "", **options: Any) -> AsyncIterator[Subscriber
     made.beside = f"{made.topic}-beside"
     await made.open()
     made.road = road_to(made.url)
-    made.publisher = MqttPublisher(by_road(made.road, made.url), timeout="5s", **options)
+    made.publisher = MqttPublisher(by_road(made.road, made.url), timeout="10s", **options)
     yield made
     await made.publisher.aclose()
     await made.session.close(10)

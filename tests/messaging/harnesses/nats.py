@@ -45,7 +45,7 @@ class NatsBench(Bench):
     def make(self, url: str) -> Consumer:
         from retrysafe.messaging.brokers.nats.consumer import NatsConsumer
 
-        options = {"group": "inventory", "lease": "1s", "timeout": "2s", **self.options}
+        options = {"group": "inventory", "lease": "1s", "timeout": "5s", **self.options}
         return NatsConsumer(url, self.topic, partitions=PARTITIONS, **options)
 
     async def clean(self) -> None:
@@ -110,7 +110,7 @@ async def subjects(url: str = "") -> AsyncIterator[Subject]:
     for topic in (made.topic, made.beside):
         await declare(made.url, topic, stream=topic)
     made.road = road_to(made.url)
-    made.publisher = NatsPublisher(by_road(made.road, made.url), timeout="5s")
+    made.publisher = NatsPublisher(by_road(made.road, made.url), timeout="10s")
     yield made
     await made.publisher.aclose()
     for topic in (made.topic, made.beside):

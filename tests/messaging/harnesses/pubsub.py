@@ -92,7 +92,7 @@ class PubSubBench(Bench):
     def make(self, url: str) -> Consumer:
         from retrysafe.messaging.brokers.pubsub import PubSubConsumer
 
-        options = {"poll": "500ms", "timeout": "2s", **self.options}
+        options = {"poll": "500ms", "timeout": "5s", **self.options}
         return PubSubConsumer(topics=self.topic, group=GROUP, prefix=PREFIX, **options_of(url), **options)
 
     async def clean(self) -> None:
@@ -158,7 +158,7 @@ async def topics(**options: Any) -> AsyncIterator[Topic]:
     await made.declare()
     made.road = road_to(options_of(made.url)["endpoint"])
     by = options_of(led_by(made.url, made.road.port))
-    made.publisher = PubSubPublisher(prefix=PREFIX, **by, **options)
+    made.publisher = PubSubPublisher(prefix=PREFIX, timeout="20s", **by, **options)
     yield made
     await made.publisher.aclose()
     await asyncio.to_thread(made.road.close)

@@ -90,7 +90,7 @@ async def rabbitmq(url: str = "") -> AsyncIterator[Rabbit]:
     made = Rabbit()
     made.topic = f"suite-{secrets.token_hex(6)}"
     made.road = road_to(url)
-    made.publisher = RabbitMQPublisher(by_road(made.road, url), timeout="5s")
+    made.publisher = RabbitMQPublisher(by_road(made.road, url), timeout="10s")
     async with await aio_pika.connect(url) as connection:
         made.channel = await connection.channel()
         made.beside = f"{made.topic}-beside"

@@ -109,9 +109,9 @@ async def redis_streams(url: str = "", *, sync: bool) -> AsyncIterator[Streams]:
     made.road = road_to(url)
     by = by_road(made.road, url)
     if sync:
-        made.publisher = RedisStreamsPublisher(redis.Redis.from_url(by, socket_timeout=5), prefix="tests:")
+        made.publisher = RedisStreamsPublisher(redis.Redis.from_url(by, socket_timeout=10), prefix="tests:")
     else:
-        client = redis.asyncio.Redis.from_url(by, socket_timeout=5)
+        client = redis.asyncio.Redis.from_url(by, socket_timeout=10)
         made.publisher = AsyncRedisStreamsPublisher(client, prefix="tests:")
     yield made
     closed = made.publisher.close() if sync else made.publisher.aclose()

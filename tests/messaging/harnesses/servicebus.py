@@ -68,7 +68,7 @@ class ServiceBusBench(Bench):
     def make(self, url: str) -> Consumer:
         from retrysafe.messaging.brokers.servicebus import ServiceBusConsumer
 
-        options = {"poll": "1s", "idle": "300ms", "timeout": "5s", **self.options}
+        options = {"poll": "1s", "idle": "300ms", "timeout": "20s", **self.options}
         return ServiceBusConsumer(url, self.topic, group=GROUP, prefix=PREFIX, **options)
 
     async def clean(self) -> None:
@@ -129,7 +129,7 @@ async def topics(**options: Any) -> AsyncIterator[Topic]:
     made.beside = f"{made.topic}-beside"
     await made.declare()
     made.road = road_to(made.url)
-    made.publisher = ServiceBusPublisher(by_road(made.road, made.url), prefix=PREFIX, timeout="5s", **options)
+    made.publisher = ServiceBusPublisher(by_road(made.road, made.url), prefix=PREFIX, timeout="10s", **options)
     yield made
     await made.publisher.aclose()
     await asyncio.to_thread(made.road.close)

@@ -160,7 +160,7 @@ async def queues(kind: str, *, ordered: bool = True, **options: Any) -> AsyncIte
     made.road = road_to(options_of(made.url)["endpoint"])
     by = {**options_of(made.url), "endpoint": f"http://127.0.0.1:{made.road.port}"}
     publisher = SnsPublisher if kind == "sns" else SqsPublisher
-    made.publisher = publisher(prefix=PREFIX, ordered=ordered, timeout="5s", **by, **options)
+    made.publisher = publisher(prefix=PREFIX, ordered=ordered, timeout="10s", **by, **options)
     yield made
     await made.publisher.aclose()
     await asyncio.to_thread(made.road.close)

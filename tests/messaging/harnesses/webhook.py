@@ -95,11 +95,15 @@ def _handler(answers: Answers) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128  # the suite calls with fifty connections at once
+    daemon_threads = True
+
+
 @contextmanager
 def http_endpoint(answers: Answers) -> Iterator[int]:
     """A server in threads of its own, on a port."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(answers))
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), _handler(answers))
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
@@ -126,15 +130,15 @@ async def webhook(*, sync: bool) -> AsyncIterator[Endpoint]:
     endpoints = {"orders": Signing(f"{at}/hook", SECRET), "mails": Signing(f"{at}/mails", SECRET)}
     if sync:
         client = httpx.Client()
-        sender = Sender(client, max_attempts=1, timeout="5s", observers=())
-        made.publisher = WebhookPublisher(sender, endpoints, patience="10s", concurrency=50)
+        sender = Sender(client, max_attempts=1, timeout="10s", observers=())
+        made.publisher = WebhookPublisher(sender, endpoints, patience="20s", concurrency=50)
         yield made
         await asyncio.to_thread(made.publisher.close)
         await asyncio.to_thread(client.close)
     else:
         async with httpx.AsyncClient() as aclient:
-            asender = AsyncSender(aclient, max_attempts=1, timeout="5s", observers=())
-            made.publisher = AsyncWebhookPublisher(asender, endpoints, patience="10s", concurrency=50)
+            asender = AsyncSender(aclient, max_attempts=1, timeout="10s", observers=())
+            made.publisher = AsyncWebhookPublisher(asender, endpoints, patience="20s", concurrency=50)
             yield made
             await made.publisher.aclose()
     await asyncio.to_thread(made.road.close)

@@ -16,7 +16,7 @@ NATS = "tests/messaging/test_nats.py"
 PUBLISHERS = "tests/messaging/test_publishers.py"
 PUBSUB = "tests/messaging/test_pubsub.py"
 SERVICEBUS = "tests/messaging/test_servicebus.py"
-SHELF = "tests/core/test_shelf.py"
+LANE_QUEUE = "tests/core/test_lane_queue.py"
 SQLITE_BROKER = "tests/messaging/test_sqlite_broker.py"
 SQS = "tests/messaging/test_sqs.py"
 UNDECODABLE = "tests/messaging/test_undecodable.py"
@@ -138,7 +138,7 @@ BREAKS: list[Break] = [
         "messages overtake one of their lane that was given back",
         "messaging.brokers.lane_queue:LaneQueue.take",
         never("_resting"),
-        (f"{SHELF}::test_other_lanes_pass_by_one_that_rests",),
+        (f"{LANE_QUEUE}::test_other_lanes_pass_by_one_that_rests",),
         rows=(54,),
     ),
     Break(

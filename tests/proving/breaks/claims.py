@@ -35,14 +35,14 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a lease that could not be renewed is believed in after its end",
-        "claims.lease:LeaseTerm.is_held",
+        "claims.heartbeat:LeaseTerm.is_held",
         always("until"),
         (f"{HEARTBEAT}::test_a_lease_that_could_not_be_renewed_is_not_held_when_its_time_is_over",),
         rows=(20,),
     ),
     Break(
         "async work goes on without its lease",
-        "claims.lease:LeaseTerm.lose",
+        "claims.heartbeat:LeaseTerm.lose",
         skipping("cancel"),
         (f"{HEARTBEAT}::test_async_work_is_stopped_when_its_lease_is_lost[sqlite]",),
         rows=(20,),
@@ -56,7 +56,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a commit without an answer is not read back",
-        "claims.modes:_read_back",
+        "claims.modes:_judge_lost_commit",
         never("mine", "target"),
         (f"{CRASH_POINTS}::test_a_commit_whose_reply_is_lost_is_read_back[]",),
         rows=(28,),
@@ -70,14 +70,14 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a worker measures its lease by its wall clock",
-        "claims.lease:clock",
+        "claims.heartbeat:clock",
         first("return time.time()"),
         (f"{CLOCKS}::test_a_worker_knows_by_itself_that_its_lease_is_over[sqlite-315360000.0]",),
         rows=(61,),
     ),
     Break(
         "work begins under a lease that ended before its claim was answered",
-        "claims.held:HeldClaim.refuse_ended",
+        "claims.held_claim:HeldClaim.refuse_ended",
         never("is_held"),
         (f"{HEARTBEAT}::test_work_is_not_begun_under_a_lease_that_ended_before",),
         rows=(64,),
@@ -88,6 +88,7 @@ BREAKS: list[Break] = [
         first(
             "if stored.media_type == 'application/x-pickle':\n    return __import__('pickle').loads(stored.body)",
             "media_type",
+            at=0,
         ),
         (f"{UNREADABLE}::test_a_pickle_is_never_loaded[sqlite]",),
         rows=(71,),

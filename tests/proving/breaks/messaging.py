@@ -38,7 +38,7 @@ BREAKS: list[Break] = [
         "messaging.relay.bucket:_publish_leased",
         first(
             "gone = nothing_yet()._replace(gone=flow.wave)\n"
-            "_transact(client, partial(_conclude, setting, lease.held, gone, last=False))",
+            "_transact(client, partial(_conclude, setting, lease.ownership, gone, last=False))",
             "judge",
         ),
         (f"{RELAY_FAULTS}::test_a_message_is_marked_after_it_was_published[sqlite-lease-False]",),

@@ -399,7 +399,7 @@ BREAKS: list[Break] = [
     Break(
         "a commit in the middle of the boundary's transaction is not noticed",
         "backends.sql.statements:SqlStatements._settle",
-        never("STAMP", "own"),
+        never("STAMP", "in_tx"),
         (f"{TRANSACTIONS}::test_own_transaction_committed_by_the_handler_is_unknown[psycopg]",),
     ),
 ]

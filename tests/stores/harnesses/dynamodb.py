@@ -23,15 +23,14 @@ def dynamodb_endpoint() -> str:
 
 
 def dynamodb_url(table: str = DYNAMODB_TABLE) -> str:
-    """A URL of the test service, with credentials that it takes for good."""
+    """A URL of the test service, with credentials that it takes for good.
+
+    It waits for 10 s: a busy disk can hold a table's creation back for long, and of many clients at once one that is
+    dropped from the server's short queue is heard again after 1 s and after 3.
+    """
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         os.environ.setdefault(name, "local")
-    return f"dynamodb://{table}?region=us-east-1&endpoint={dynamodb_endpoint()}"
-
-
-def _patient_url() -> str:
-    """For many clients at once: who is dropped from the server's short queue is heard again after 1 s and after 3."""
-    return f"{dynamodb_url()}&timeout=10s"
+    return f"dynamodb://{table}?region=us-east-1&timeout=10s&endpoint={dynamodb_endpoint()}"
 
 
 def drop_dynamodb_table() -> None:
@@ -53,11 +52,11 @@ def _checked(backend: Backend) -> Backend:
 
 
 def dynamodb_sync(path: Path) -> SyncHarness:
-    return SyncHarness(_checked(connect(_patient_url())))
+    return SyncHarness(_checked(connect(dynamodb_url())))
 
 
 def dynamodb_async(path: Path) -> AsyncHarness:
-    backend = connect(_patient_url())
+    backend = connect(dynamodb_url())
     harness = AsyncHarness(backend)
 
     async def check() -> None:

@@ -271,6 +271,7 @@ HARNESS = StoreHarness(
             "a read-only server, READ UNCOMMITTED, `innodb_rollback_on_timeout`, versions that are too old",
             "`innodb_flush_log_at_trx_commit` or `sync_binlog` other than 1, a small `max_allowed_packet`",
         ),
+        "mssql": Settings("a version before 2016, a read-only database", "delayed durability"),
     },
     losses={
         "sqlite": (
@@ -302,6 +303,11 @@ HARNESS = StoreHarness(
             Loss(
                 "a crash of the machine with sync_binlog other than 1, and a failover", FAILOVER, RUNS, TWICE, TOGETHER
             ),
+            Loss("a backup is restored", RESTORED, RUNS, TWICE, TOGETHER),
+        ),
+        "mssql": (
+            Loss("a failover to an asynchronous replica", FAILOVER, RUNS, TWICE, TOGETHER),
+            Loss("a crash with delayed durability", CRASH, RUNS, TWICE, TOGETHER),
             Loss("a backup is restored", RESTORED, RUNS, TWICE, TOGETHER),
         ),
     },

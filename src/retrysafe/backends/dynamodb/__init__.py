@@ -16,5 +16,5 @@ BACKEND = BackendSpec(
     extra="dynamodb",
     footprints={"dynamodb": "footprint:dynamodb"},
     checks={"dynamodb": "checks:EXAMINATION"},
-    steps="steps:step_store",
+    steps={"dynamodb": "steps:step_store"},
 )

@@ -22,7 +22,7 @@ from botocore.exceptions import (
 from retrysafe import lazy
 from retrysafe.backends.dynamodb.requests import Answer, Call
 from retrysafe.backends.service_clock import ServiceClock
-from retrysafe.backends.spec import WithoutTransactions, library
+from retrysafe.backends.spec import OpenedOnLoop, WithoutTransactions, library
 from retrysafe.errors import ConfigurationError, SchemaOutdated, StoreMisconfigured, StoreUnavailable
 from retrysafe.protocol.backoff import Backoff
 from retrysafe.runtime import new_lock
@@ -269,24 +269,19 @@ def _session() -> Any:
     return found
 
 
-class AsyncDynamodbClient(WithoutTransactions):
-    """An aiobotocore client, opened on its event loop at first use.
-
-    It lives in an async generator, which a loop that ends by `asyncio.run` closes by itself.
-    """
+class AsyncDynamodbClient(OpenedOnLoop):
+    """An aiobotocore client."""
 
     def __init__(self, access: Access, clock: ServiceClock, client: Any = None) -> None:
         self._access = access
         self._clock = clock
-        self._client = client
-        self._life: AsyncGenerator[Any, None] | None = None
-        self._opening = asyncio.Lock()
+        self._opened = client
 
     async def __call__(self, request: Call, /) -> Answer:
         waits = pauses(self._access.patience)
         while True:
             try:
-                return await self._perform(self._client or await self._open(), request)
+                return await self._perform(self._opened or await self._open(), request)
             except ClientError as error:
                 pause = next(waits, None) if _code(error) in TURNED_AWAY else None
                 if pause is None:
@@ -308,14 +303,6 @@ class AsyncDynamodbClient(WithoutTransactions):
         self._clock.note(sent, self._clock.local(), _date(response))
         return Answer(None, response)
 
-    async def _open(self) -> Any:
-        async with self._opening:
-            if self._client is None:
-                life = self._living()
-                self._client = await anext(life)
-                self._life = life
-        return self._client
-
     async def _living(self) -> AsyncGenerator[Any, None]:
         config = library("aiobotocore.config", "dynamodb").AioConfig
         with _with_region():
@@ -325,13 +312,3 @@ class AsyncDynamodbClient(WithoutTransactions):
             yield client
         finally:
             await making.__aexit__(None, None, None)
-
-    async def aclose(self) -> None:
-        life, self._life = self._life, None
-        if life is not None:
-            self._client = None
-            await life.aclose()
-
-    def abandon(self) -> None:
-        """Nothing to hang up: the loop has closed the client when it ended."""
-        self._client = self._life = None

@@ -43,8 +43,8 @@ def from_url(url: str) -> Backend:
             url,
             sync=partial(DynamodbClient.connect, access, clock),
             asynchronous=partial(AsyncDynamodbClient, access, clock),
-            pulse=partial(DynamodbClient.connect, impatient, clock),
-            apulse=partial(AsyncDynamodbClient, impatient, clock),
+            heartbeat=partial(DynamodbClient.connect, impatient, clock),
+            aheartbeat=partial(AsyncDynamodbClient, impatient, clock),
         ),
     )
 

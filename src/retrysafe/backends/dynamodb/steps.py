@@ -141,9 +141,9 @@ class DynamodbSteps:
 
     def _look(self, work: Work, condition: str) -> dict[str, Any] | None:
         """A look at the record that the work belongs to; None for work without a claim."""
-        if work.held is None:
+        if work.ownership is None:
             return None
-        given = {"attempt": work.held.attempt, "token": work.held.token}
+        given = {"attempt": work.ownership.attempt, "token": work.ownership.token}
         return {**self._record(work.key), **express(given, ConditionExpression=condition)}
 
     def _put(self, work: Work, row: StepRow, condition: str, before: StepState = StepState.STARTED) -> dict[str, Any]:
@@ -179,10 +179,10 @@ def _sort_key(work: Work, at: At) -> bytes:
 
 
 def _is_held(work: Work, record: Document) -> bool:
-    if work.held is None:
+    if work.ownership is None:
         return True
     owner = (record.get("attempt"), record.get("token"))
-    return owner == (work.held.attempt, work.held.token) and record["state"] in (State.RUNNING, State.UNKNOWN)
+    return owner == (work.ownership.attempt, work.ownership.token) and record["state"] in (State.RUNNING, State.UNKNOWN)
 
 
 def _is_done(answer: Answer) -> bool:

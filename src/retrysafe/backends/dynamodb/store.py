@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from retrysafe.backends.documents import FIELDS, KEY, Document, DocumentStore, ScanPage, Selection, Write
+from retrysafe.backends.counted_keys import LARGEST_QUOTA, QUOTAS, KeyCountingStore
+from retrysafe.backends.documents import FIELDS, KEY, Document, ScanPage, Selection, Write
 from retrysafe.backends.dynamodb.expressions import CONDITION, document_of, express, item_of, ttl_of
 from retrysafe.backends.dynamodb.requests import Answer, Call
 from retrysafe.backends.dynamodb.table import STEP, TTL, Table, beside
-from retrysafe.backends.service_clock import Clock
+from retrysafe.backends.service_clock import Clock, finding_of
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.migrating import Migration
 from retrysafe.protocol.records import EffectiveState, Finding, Micros
@@ -35,7 +36,7 @@ _VACANT = "attribute_not_exists(key_hash)"
 _PROJECTION = ", ".join(f"#{name}" for name in (KEY, *FIELDS))
 
 
-class DynamodbStore(DocumentStore):
+class DynamodbStore(KeyCountingStore):
     """Records as items of one table with the binary partition key ``key_hash``."""
 
     capabilities = Capabilities(
@@ -54,13 +55,14 @@ class DynamodbStore(DocumentStore):
         largest_result=LARGEST_ITEM - RESERVED,
         margin=MARGIN,
         stand_in="DynamoDB Local",
+        quotas=QUOTAS,
+        largest_quota=LARGEST_QUOTA,
     )
 
     def __init__(self, table: str, clock: Clock, address: str) -> None:
-        super().__init__(clock)
+        super().__init__(clock, address)
         self.table = table
-        self._address = address
-        self._table = Table(table, address)
+        self._table = Table(table, self._migrate)
 
     # ------------------------------------------------------------ documents
 
@@ -110,19 +112,11 @@ class DynamodbStore(DocumentStore):
         return [*self._table.examine(), Ask(self._table.backups(), self._backups_and_clock)]
 
     def _backups_and_clock(self, answer: Answer) -> list[Finding]:
-        found = self._table.backup_findings(answer)
-        if self.clock.corrected:
-            behind = self.clock.error / 1e6
-            return [*found, Finding("fact", "clock", f"corrected by the service's Date, to within {behind:.1f} s")]
-        text = (
-            "The answers carry no Date, so clocks cannot be corrected: a lease is taken over only by a process that "
-            "has seen it unchanged for its whole length, and windows end by the clock of each machine."
-        )
-        return [*found, Finding("warn", "clock", text)]
+        return [*self._table.backup_findings(answer), finding_of(self.clock)]
 
     def create(self) -> Program[list[Migration]]:
         done = yield from self._table.create(1)
-        return done + (yield from Table(beside(self.table), self._address, STEP).create(3))
+        return done + (yield from Table(beside(self.table), self._migrate, STEP).create(3))
 
 
 def _update(write: Write) -> tuple[str, dict[str, Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from retrysafe.backends.commands import naming
 from retrysafe.backends.dynamodb.requests import Answer, Call
 from retrysafe.errors import ConfigurationError, SchemaOutdated
 from retrysafe.protocol.migrating import Migration
@@ -25,15 +24,15 @@ _ON = ("ENABLED", "ENABLING")
 
 
 class Table:
-    """One table, by its name; ``address`` is the store's URL, for the command that creates it.
+    """One table, by its name; ``migrate`` says how it is created.
 
     sort: the binary sort key, of a table that has one beside the binary partition key.
     """
 
-    def __init__(self, name: str, address: str, sort: str | None = None) -> None:
+    def __init__(self, name: str, migrate: str, sort: str | None = None) -> None:
         self._name = name
         self._key = {KEY: "HASH"} if sort is None else {KEY: "HASH", sort: "RANGE"}
-        self._command = f"Run:  {naming(address).line('migrate')}"
+        self._migrate = migrate
 
     # ------------------------------------------------------------ looking
 
@@ -69,11 +68,11 @@ class Table:
             return [Finding("warn", "table", "The permission dynamodb:DescribeTable is missing, so it is unchecked.")]
         if answer.refused is not None:
             raise SchemaOutdated(
-                f"There is no DynamoDB table {self._name!r} in this account and region. {self._command}"
+                f"There is no DynamoDB table {self._name!r} in this account and region. {self._migrate}"
             )
         table = answer.response["Table"]
         if table["TableStatus"] not in _USABLE:
-            raise SchemaOutdated(f"The DynamoDB table {self._name!r} is {table['TableStatus']}. {self._command}")
+            raise SchemaOutdated(f"The DynamoDB table {self._name!r} is {table['TableStatus']}. {self._migrate}")
         found = [Finding("fact", "billing", _billing(table))]
         if not self._is_ours(table):
             found.append(Finding("refuse", "key", self._other_key(table)))

@@ -10,5 +10,5 @@ BACKEND = BackendSpec(
     schemes={"memory": "opening:from_url"},
     unshared=("memory://",),
     checks={"memory": "checks:EXAMINATION"},
-    steps="steps:step_store",
+    steps={"memory": "steps:step_store"},
 )

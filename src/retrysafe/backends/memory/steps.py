@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from retrysafe.backends.memory.store import Kept, MemoryStore, as_it_is
+from retrysafe.backends.memory.store import Kept, MemoryStore
 from retrysafe.protocol.records import Micros, State
-from retrysafe.protocol.requests import Ask
+from retrysafe.protocol.requests import Ask, as_it_is
 from retrysafe.protocol.steps import At, FoundRow, StepRow, StepState, Work
 
 R = TypeVar("R")
@@ -85,12 +85,12 @@ def _is_of(records: Kept, key: bytes, generation: Micros, _: At) -> bool:
 
 
 def _holds(records: Kept, work: Work) -> bool:
-    if work.held is None:
+    if work.ownership is None:
         return True
     record = records.get(work.key)
     return (
         record is not None
-        and (record.attempt, record.token) == (work.held.attempt, work.held.token)
+        and (record.attempt, record.token) == (work.ownership.attempt, work.ownership.token)
         and record.state in (State.RUNNING, State.UNKNOWN)
     )
 

@@ -26,7 +26,7 @@ from retrysafe.protocol.records import (
     StoredResult,
     Tally,
 )
-from retrysafe.protocol.requests import Ask
+from retrysafe.protocol.requests import Ask, Program, as_it_is
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import Transition
 
@@ -47,11 +47,6 @@ class Kept(Records):
 
 Step = Callable[[Records, Micros], Any]
 """A request: a step over the records at a time."""
-
-
-def as_it_is(answer: Any) -> Any:
-    """The answer of a step, which needs no parsing."""
-    return answer
 
 
 def wall_clock() -> int:
@@ -110,8 +105,9 @@ class MemoryStore:
     _room = 1000
     """Records at which a new one lets the forgotten ones go, as there is no sweeper; then twice as many as are left."""
 
-    def admit(self, request: ClaimRequest) -> list[Ask[QuotaRefusal | None]]:
-        return []
+    def admit(self, request: ClaimRequest) -> Program[QuotaRefusal | None]:
+        yield from ()
+        return None
 
     def claim(self, request: ClaimRequest) -> Ask[Record | QuotaRefusal | None]:
         def step(records: Records, now: Micros) -> Record | QuotaRefusal:
@@ -137,13 +133,13 @@ class MemoryStore:
 
         return Ask(step, as_it_is)
 
-    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
+    def settle(self, ownership: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         def step(records: Records, now: Micros) -> bool:
-            record = records.get(held.key)
+            record = records.get(ownership.key)
             if record is None:
                 return False
             try:
-                records[held.key] = transitions.settle(record, held, event, result, now)
+                records[ownership.key] = transitions.settle(record, ownership, event, result, now)
             except IllegalTransition:
                 return False
             return True
@@ -161,12 +157,12 @@ class MemoryStore:
 
         return Ask(step, as_it_is)
 
-    def renew(self, held: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
+    def renew(self, ownerships: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
         def step(records: Records, now: Micros) -> set[bytes]:
             def extend(one: Ownership) -> Record | None:
                 return _change(records, one.key, lambda record: transitions.renew(record, one, now))
 
-            return {one.key for one in held if extend(one) is not None}
+            return {one.key for one in ownerships if extend(one) is not None}
 
         return [Ask(step, as_it_is)]
 
@@ -242,7 +238,7 @@ def _judge_quota(records: Records, allowance: Allowance, now: Micros) -> QuotaRe
 
 def _at(record: Record, now: Micros) -> Record:
     """The record as reported now; several times as quick as `_replace`."""
-    return Record(*record[:-1], now)
+    return tuple.__new__(Record, (*record[:-1], now))
 
 
 def _change(records: Records, key: bytes, change: Callable[[Record], Record]) -> Record | None:

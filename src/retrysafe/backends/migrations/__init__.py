@@ -81,7 +81,7 @@ def _migration(dialect: str, version: int) -> Migration:
 
 def script(dialect: str, after: int = 0, partitions: int | None = None) -> str:
     """Return the SQL of the migrations after a version, for those who apply it themselves."""
-    parts = ["BEGIN;"]
+    parts = [f"{DIALECTS[dialect].begin};"]
     for migration in choose(dialect, partitions):
         if migration.version > after:
             parts += [f"-- {migration.version:04d} {migration.name}"]

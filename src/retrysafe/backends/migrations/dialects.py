@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
@@ -44,6 +45,7 @@ class Dialect:
     }
     """The type of each kind; a dialect has no columns of other kinds."""
     unless_there: ClassVar[str] = "IF NOT EXISTS "
+    begin: ClassVar[str] = "BEGIN"
 
     def up(self, version: int) -> list[str]:
         """The statements that bring the schema to a version from the one before."""
@@ -252,4 +254,52 @@ class Mysql(Dialect):
         return [f"ALTER TABLE {index.table} DROP INDEX {index.name}"] if index.without_condition() else []
 
 
-DIALECTS: Mapping[str, Dialect] = {one.name: one for one in (Mysql(), Dialect(), Sqlite())}
+_BORN = 9
+"""The version of the schema with which SQL Server came: its tables are made as they are there, and never renamed."""
+_OURS = ("retrysafe_schema", "retrysafe_records")
+_EXACT = "COLLATE Latin1_General_100_BIN2"
+
+
+class Sqlserver(Dialect):
+    """SQL Server, which has the table of records alone. Text is compared by its bytes, but for trailing spaces."""
+
+    name = "mssql"
+    types: ClassVar = {
+        "hash": "binary(32)",
+        "holder": "binary(16)",
+        **dict.fromkeys(("bytes", "body"), "varbinary(max)"),
+        "text": f"nvarchar(max) {_EXACT}",
+        "name": f"nvarchar(255) {_EXACT}",
+        "short": f"varchar(64) {_EXACT}",
+        **dict.fromkeys(("state", "effects"), f"varchar(16) {_EXACT}"),
+        **dict.fromkeys(("big", "xact"), "bigint"),
+        "int": "integer",
+        "small": "smallint",
+        "stamp": "datetime2 NOT NULL DEFAULT SYSUTCDATETIME()",
+    }
+    begin = "BEGIN TRANSACTION"
+
+    def up(self, version: int) -> list[str]:
+        if version != 1:
+            return super().up(version) if version > _BORN else []
+        shape = [after for number, _, _, after in steps() if number == _BORN][-1]
+        found = [f"CREATE TABLE {self._definition(shape.tables[name])}" for name in _OURS]
+        return found + [self._index(one, shape) for one in shape.indexes.values() if one.table in _OURS]
+
+    def down(self, version: int) -> list[str]:
+        if version != 1:
+            return super().down(version) if version > _BORN else []
+        return [self._drop(name) for name in reversed(_OURS)]
+
+    def _index(self, index: Index, shape: SchemaShape) -> str:
+        """Long text cannot be a key, and a condition has no OR."""
+        texts = {one.name for one in shape.tables[index.table].columns if one.kind == "text"}
+        names = index.columns.split(", ")
+        more = ", ".join(name for name in names if name in texts)
+        states = re.findall(r"state = ('\w+')", index.where)
+        where = f"state IN ({', '.join(states)})" if states else index.where
+        keys = ", ".join(name for name in names if name not in texts)
+        return f"CREATE INDEX {index.name} ON {index.table} ({keys}){more and f' INCLUDE ({more})'} WHERE {where}"
+
+
+DIALECTS: Mapping[str, Dialect] = {one.name: one for one in (Mysql(), Dialect(), Sqlite(), Sqlserver())}

@@ -1,7 +1,7 @@
 """Features of a SQLite file whose tables are made when they are first asked for.
 
 A boundary creates the file that it is given, or adds to one of the user's: the schema and the records, and nothing
-of features that nobody uses. The migrations stay one sequence. Before those that are missing are applied, the tables
+of features that are not in use. The migrations stay one sequence. Before those that are missing are applied, the tables
 of absent features are made as they were at the file's version; afterwards they are dropped again, all in one
 transaction, so that a process that is killed leaves the file as it was. ``retrysafe migrate``, Alembic and Django make
 all tables.

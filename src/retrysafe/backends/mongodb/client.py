@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from operator import attrgetter
 from typing import Any
 
+import pymongo
 from pymongo.errors import (
     DuplicateKeyError,
     OperationFailure,
@@ -26,6 +25,8 @@ TRANSIENT = "TransientTransactionError"
 """The label of errors after which nothing of a transaction is left, and the whole of it may succeed."""
 _WRITE_CONFLICT = 112
 _NO_TRANSACTIONS = frozenset({20, 263})
+_GOODBYE = 1.0
+"""Seconds for which closing looks for a server, to end the sessions there, which end by themselves too."""
 _REFUSED = {
     13: "Give the user of store= the role readWrite on its database.",
     18: "Correct the user and password in store=, and the database that has them (authSource).",
@@ -83,33 +84,53 @@ def _error_of(error: PyMongoError, *, joined: bool) -> Exception:
     return StoreUnavailable(text, transient=error.code == _WRITE_CONFLICT)
 
 
-class Executor(Conversation):
-    """Performs requests by sync code."""
+class MongodbClient(Conversation):
+    """A MongoClient, which is safe to use from many threads, or a session of one."""
 
     def __call__(self, request: Any, /) -> Any:
         return run(self.calls(request), self._perform, patience=0.0)
 
-    def _perform(self, asked: Call | float) -> Any:
-        if not isinstance(asked, Call):
-            return time.sleep(asked)
+    def _perform(self, asked: Call) -> Any:
         with _translate(joined=self.session is not None):
             return _read(_call(self, asked), list)
 
+    @contextmanager
+    def transaction(self) -> Iterator[MongodbClient]:
+        """Lend a session; its transaction is aborted if it is still open at the end."""
+        with self.collection.database.client.start_session() as session:
+            yield MongodbClient(self.collection, session)
 
-class AsyncExecutor(Conversation):
-    """Performs requests by async code."""
+    def close(self) -> None:
+        if self.own:
+            with pymongo.timeout(_GOODBYE):
+                self.collection.database.client.close()
+
+
+class AsyncMongodbClient(Conversation):
+    """An AsyncMongoClient, for one event loop, or a session of one."""
 
     async def __call__(self, request: Any, /) -> Any:
         return await arun(self.calls(request), self._perform, patience=0.0)
 
-    async def _perform(self, asked: Call | float) -> Any:
-        if not isinstance(asked, Call):
-            return await asyncio.sleep(asked)
+    async def _perform(self, asked: Call) -> Any:
         with _translate(joined=self.session is not None):
             answer = _call(self, asked)
             answer = await answer if hasattr(answer, "__await__") else answer  # beginning a transaction asks nothing
             read = _read(answer, lambda cursor: cursor.to_list())
             return await read if hasattr(read, "__await__") else read
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncMongodbClient]:
+        async with self.collection.database.client.start_session() as session:
+            yield AsyncMongodbClient(self.collection, session)
+
+    async def aclose(self) -> None:
+        if self.own:
+            with pymongo.timeout(_GOODBYE):
+                await self.collection.database.client.close()
+
+    def abandon(self) -> None:
+        """Nothing to hang up: what the client does in the background has ended with its loop."""
 
 
 def _call(by: Conversation, asked: Call) -> Any:
@@ -122,34 +143,3 @@ def _read(answer: Any, all_of: Callable[[Any], Any]) -> Any:
     if hasattr(answer, "alive"):
         return all_of(answer)
     return getattr(answer, "matched_count", getattr(answer, "deleted_count", answer))
-
-
-class MongodbClient(Executor):
-    """A MongoClient; it is safe to use from many threads."""
-
-    @contextmanager
-    def transaction(self) -> Iterator[Executor]:
-        """Lend a session; its transaction is aborted if it is still open at the end."""
-        with self.collection.database.client.start_session() as session:
-            yield Executor(self.collection, session)
-
-    def close(self) -> None:
-        if self.own:
-            self.collection.database.client.close()
-
-
-class AsyncMongodbClient(AsyncExecutor):
-    """An AsyncMongoClient, for one event loop."""
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[AsyncExecutor]:
-        """Lend a session; its transaction is aborted if it is still open at the end."""
-        async with self.collection.database.client.start_session() as session:
-            yield AsyncExecutor(self.collection, session)
-
-    async def aclose(self) -> None:
-        if self.own:
-            await self.collection.database.client.close()
-
-    def abandon(self) -> None:
-        """Nothing to hang up: what the client does in the background has ended with its loop."""

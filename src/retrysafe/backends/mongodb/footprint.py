@@ -17,4 +17,5 @@ def mongodb(sizes: Sizes) -> Footprint:
         "The TTL monitor removes forgotten records once a minute, and each removal is in the oplog too.",
     )
     claimed = _DOCUMENT + sizes.names
-    return Footprint(claimed + sizes.result, _INDEXES, 2 * claimed + sizes.result, notes=notes, forgets=True)
+    log = 2 * claimed + sizes.result
+    return Footprint(claimed + sizes.result, _INDEXES, log, replay_requests=2, notes=notes, forgets=True)

@@ -13,7 +13,7 @@ from pymongo.uri_parser import parse_uri
 
 from retrysafe.backends import identity
 from retrysafe.backends.backend import Backend
-from retrysafe.backends.mongodb.client import AsyncExecutor, AsyncMongodbClient, Executor, MongodbClient, wants_restart
+from retrysafe.backends.mongodb.client import AsyncMongodbClient, MongodbClient, wants_restart
 from retrysafe.backends.mongodb.store import MongodbStore
 from retrysafe.backends.spec import Joining, StoreAccess, refuse_kind
 from retrysafe.backends.urls import without_password
@@ -27,15 +27,15 @@ TIMEOUT = 5000
 
 def from_url(url: str) -> Backend:
     try:
-        srv = url.lower().startswith("mongodb+srv:")  # reading the rest of it would ask a name server
-        options = {} if srv else parse_uri(url, warn=False)["options"]
+        if not url.lower().startswith("mongodb+srv:"):  # reading that would ask a name server
+            parse_uri(url, warn=False)
     except (PyMongoError, ValueError) as error:
         reason = str(error) if isinstance(error, PyMongoError) and without_password(url) == url else "it cannot be read"
         raise ConfigurationError(
             f"store={without_password(url)!r}: {reason}. Write mongodb://user:password@host:27017/database?…, with "
             "options of PyMongo, and other characters than letters and digits percent-encoded."
         ) from None
-    settings: dict[str, Any] = {} if "timeoutms" in options or "timeoutms=" in url.lower() else {"timeoutMS": TIMEOUT}
+    settings: dict[str, Any] = {} if "timeoutms=" in url.lower() else {"timeoutMS": TIMEOUT}
     address = without_password(url)
     return _backend(
         address,
@@ -48,13 +48,10 @@ def from_client(client: Any) -> Backend:
     """A backend on a MongoClient or AsyncMongoClient, in its default database."""
     nodes = ",".join(f"{host}:{port}" for host, port in sorted(client.nodes)) or "…"  # as far as it knows them by now
     address = f"mongodb://{nodes}/{client.get_default_database(DATABASE).name}"
-    collection = _collection(client, address)
-    access: dict[str, Any] = {"places": lambda: {identity.pool(client)}}
+    collection, places = _collection(client, address), lambda: {identity.pool(client)}
     if isinstance(client, AsyncMongoClient):
-        asynchronous = AsyncMongodbClient(collection, own=False)
-        return _backend(address, asynchronous=lambda: asynchronous, **access)
-    sync = MongodbClient(collection, own=False)
-    return _backend(address, sync=lambda: sync, **access)
+        return _backend(address, asynchronous=lambda: AsyncMongodbClient(collection), places=places)
+    return _backend(address, sync=lambda: MongodbClient(collection), places=places)
 
 
 def join(session: Any, kind: str, address: str) -> Joining:
@@ -64,8 +61,8 @@ def join(session: Any, kind: str, address: str) -> Joining:
     client = session.client
     given, place = (_collection(client, address), session), identity.pool(client)
     if isinstance(client, AsyncMongoClient):
-        return Joining(None, AsyncExecutor(*given), place=place, kind=kind)
-    return Joining(Executor(*given), None, place=place, kind=kind)
+        return Joining(None, AsyncMongodbClient(*given), place=place, kind=kind)
+    return Joining(MongodbClient(*given), None, place=place, kind=kind)
 
 
 def _backend(address: str, **access: Any) -> Backend:

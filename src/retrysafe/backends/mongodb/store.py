@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable
 from datetime import UTC
 from typing import Any
 
-from retrysafe.backends.documents import FIELDS, KEY, Document, DocumentStore, Later, ScanPage, Selection, Write
-from retrysafe.backends.mongodb.requests import HELLO, Call, Claim, Control
+from retrysafe.backends.counted_keys import LARGEST_QUOTA, QUOTAS, KeyCountingStore
+from retrysafe.backends.documents import FIELDS, KEY, Document, Later, ScanPage, Selection, Write
+from retrysafe.backends.mongodb.requests import CHANGE, HELLO, Call, Control
 from retrysafe.backends.service_clock import OwnClock
 from retrysafe.errors import ConfigurationError, SchemaOutdated
 from retrysafe.protocol.migrating import Migration
@@ -25,7 +26,6 @@ RESERVED = 64 * 1024
 TTL = "purge_at"
 """The date after which the server removes a settled record."""
 NOW = {"$multiply": [{"$toLong": "$$NOW"}, 1000]}
-_UPDATE = "collection.find_one_and_update"
 _LOOKED_AT = 1000
 """The documents that one page of a scan looks at."""
 
@@ -34,7 +34,7 @@ def _control(step: str) -> Callable[[MongodbStore], Ask[None]]:
     return lambda store: Ask(Control(step), nothing)
 
 
-class MongodbStore(DocumentStore):
+class MongodbStore(KeyCountingStore):
     """Records as documents of one collection; ``_id`` is the key's hash."""
 
     capabilities = Capabilities(
@@ -52,20 +52,24 @@ class MongodbStore(DocumentStore):
         choose_when="when your data is in MongoDB",
         largest_result=LARGEST_DOCUMENT - RESERVED,
         stand_in="SecantusDB",
+        quotas=QUOTAS,
+        largest_quota=LARGEST_QUOTA,
     )
 
     def __init__(self, name: str, address: str) -> None:
-        super().__init__(OwnClock())
+        super().__init__(OwnClock(), address)
         self._name = name
-        self._migrate = f"Run:  retrysafe migrate --store {address}"
 
     # ------------------------------------------------------------ documents
+
+    def apart(self, request: Call) -> Call:
+        return request._replace(joins=False)
 
     def fill_in(self, write: Write) -> Write:
         """The write as it is: the server knows the time."""
         return write
 
-    def render(self, write: Write) -> Call | Claim:
+    def render(self, write: Write) -> Call:
         """An update by a pipeline, a deletion, or the claim of a key without a record."""
         if write.required is None:
             return self._claim(write)
@@ -74,18 +78,22 @@ class MongodbStore(DocumentStore):
             return Call("collection.delete_one", (condition,))
         update = _update(write)
         if write.is_whole:
-            return Call(_UPDATE, (condition, update), {"return_document": True})
+            return Call(CHANGE, (condition, update), {"return_document": True})
         return Call("collection.update_one", (condition, update))
 
-    def _claim(self, write: Write) -> Claim:
-        """An upsert that changes no record that is there; one of its own attempt is given the time, to tell it."""
+    def _claim(self, write: Write) -> Call:
+        """An upsert that changes no record that is there: one of its own attempt is given the time, to tell it.
+
+        Another's is read with the time. So is one that the upsert could not read, having met the upsert that wrote it.
+        """
         sets = write.sets or {}
+        attempt, find = sets["attempt"], self.find(write.key)
         first = {"_id": {"$literal": write.key}, **{name: _value(value) for name, value in sets.items()}}
         again = {"$mergeObjects": ["$$ROOT", {"now": NOW}]}
-        kept = {"$cond": [{"$eq": ["$attempt", {"$literal": sets["attempt"]}]}, again, "$$ROOT"]}
+        kept = {"$cond": [{"$eq": ["$attempt", {"$literal": attempt}]}, again, "$$ROOT"]}
         pipeline = [{"$replaceWith": {"$cond": [{"$eq": [{"$type": "$state"}, "missing"]}, first, kept]}}]
-        upsert = Call(_UPDATE, ({"_id": write.key}, pipeline), {"upsert": True, "return_document": True})
-        return Claim(sets["attempt"], upsert, self.find(write.key))
+        upsert = Call(CHANGE, ({"_id": write.key}, pipeline), {"upsert": True, "return_document": True})
+        return upsert._replace(follow=lambda found: None if found and found["attempt"] == attempt else find)
 
     def find(self, key: bytes) -> Call:
         return Call("collection.aggregate", ([{"$match": {"_id": key}}, {"$set": {"now": NOW}}],))
@@ -123,7 +131,7 @@ class MongodbStore(DocumentStore):
 
     def document_after(self, answer: Any, write: Write) -> Document:
         """The document in the answer; one that was just written has the time of that."""
-        found = _document(answer)
+        found = self.document(answer) or {}
         return {**found, "now": max(found["updated"], found.get("now", 0))}
 
     def page(self, answer: Any) -> ScanPage:

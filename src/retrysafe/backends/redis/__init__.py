@@ -26,5 +26,5 @@ BACKEND = BackendSpec(
     cache=CacheSpec("cache:RedisCache", "opening:impatient"),
     footprints={"redis": "footprint:redis"},
     checks={"redis": "checks:EXAMINATION"},
-    steps="steps:step_store",
+    steps={"redis": "steps:step_store"},
 )

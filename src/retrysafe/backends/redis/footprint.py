@@ -17,7 +17,8 @@ def redis(sizes: Sizes) -> Footprint:
         "Set maxmemory above this with maxmemory-policy noeviction: an evicted record runs its operation again.",
         "A fork for a snapshot may need as much memory again while much is written.",
     )
-    return Footprint(_allocate(value) + _KEY, 0, 900 + sizes.names + sizes.result, notes=notes, forgets=True)
+    log = 610 + 2 * sizes.names + sizes.result
+    return Footprint(_allocate(value) + _KEY, 0, log, notes=notes, forgets=True)
 
 
 def _allocate(size: int) -> int:

@@ -103,7 +103,7 @@ def claim_part(request: ClaimRequest) -> bytes:
         request.attempt.encode(),
         request.boundary.encode(),
         request.scope.encode(),
-        request.operation.encode(),
+        (request.recorded or request.operation).encode(),
         request.effects.encode(),
         request.fingerprint,
     )

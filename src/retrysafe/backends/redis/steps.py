@@ -140,7 +140,7 @@ def _script(name: str, work: Work, at: At = DECISION, packed: bytes = b"", *more
     record = name_of(work.key)
     beside = record.replace(b"retrysafe:{", _BESIDE, 1)
     field = "\0".join((str(work.generation), *at)).encode()
-    attempt = "" if work.held is None else work.held.attempt
+    attempt = "" if work.ownership is None else work.ownership.attempt
     return Script(
         f"step_{name}", _SCRIPTS[f"step_{name}"], (record, beside), (field, packed, attempt, work.token, *more)
     )

@@ -28,7 +28,7 @@ from retrysafe.protocol.records import (
     StoredResult,
     Tally,
 )
-from retrysafe.protocol.requests import Ask
+from retrysafe.protocol.requests import Ask, Program, ask
 from retrysafe.protocol.store import Capabilities, Removal
 from retrysafe.protocol.transitions import RULES, Transition, count_started, merge_fingerprint
 
@@ -47,11 +47,11 @@ local made, kept, key, rate, period, outstanding, memory = KEYS[1], KEYS[2], ARG
 redis.call('ZREMRANGEBYSCORE', made, '-inf', text(now - period))
 redis.call('ZREMRANGEBYSCORE', kept, '-inf', text(now))
 if redis.call('ZSCORE', kept, key) then return false end
-local filling, full = false, redis.call('ZCARD', kept)
-if rate > 0 then filling = redis.call('ZREVRANGE', made, rate - 1, rate - 1, 'WITHSCORES')[2] or false end
-if filling or (outstanding > 0 and full >= outstanding) then
+local oldest_in_rate, count = false, redis.call('ZCARD', kept)
+if rate > 0 then oldest_in_rate = redis.call('ZREVRANGE', made, rate - 1, rate - 1, 'WITHSCORES')[2] or false end
+if oldest_in_rate or (outstanding > 0 and count >= outstanding) then
   local first = redis.call('ZRANGE', kept, 0, 0, 'WITHSCORES')[2] or false
-  return {text(now), filling and text(tonumber(filling)), full, first and text(tonumber(first))}
+  return {text(now), oldest_in_rate and text(tonumber(oldest_in_rate)), count, first and text(tonumber(first))}
 end
 if rate > 0 then
   redis.call('ZADD', made, text(now), key)
@@ -129,15 +129,15 @@ class RedisStore:
         ),
     )
 
-    def admit(self, request: ClaimRequest) -> list[Ask[QuotaRefusal | None]]:
+    def admit(self, request: ClaimRequest) -> Program[QuotaRefusal | None]:
         """Count the key in the slot of its scope, which a cluster may have on another server than its record."""
         allowance = request.quota
         if allowance is None:
-            return []
+            return None
         made, kept = (b"retrysafe:quota:{" + allowance.holder.hex().encode() + b"}:" + name for name in _COUNTED)
         args = (request.key, allowance.rate or 0, allowance.period, allowance.outstanding or 0, request.clocks.memory)
         script = Script("admit", _ADMIT, (made, kept), args)
-        return [Ask(script, lambda answer: _refusal(allowance, answer))]
+        return (yield from ask(Ask(script, partial(_refusal, allowance)), again=True))
 
     def claim(self, request: ClaimRequest) -> Ask[Record | QuotaRefusal | None]:
         return Ask(_script("claim", request.key, _claim_args(request)), partial(record_of, request.key))
@@ -147,16 +147,16 @@ class RedisStore:
         request = request._replace(fingerprint=merge_fingerprint(request, seen))
         return Ask(_script("take", request.key, (*_claim_args(request), *guard)), partial(record_of, request.key))
 
-    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
-        guard = (_sources(event), held.attempt, "token", held.token)
-        return self._settle(held.key, guard, event, result, held.clocks)
+    def settle(self, ownership: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
+        guard = (_sources(event), ownership.attempt, "token", ownership.token)
+        return self._settle(ownership.key, guard, event, result, ownership.clocks)
 
     def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[bool]:
         guard = (_sources(event), seen.attempt, "version", seen.version)
         return self._settle(seen.key, guard, event, result, clocks)
 
-    def renew(self, held: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
-        return [self._renew(one) for one in held]
+    def renew(self, ownerships: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
+        return [self._renew(one) for one in ownerships]
 
     def read(self, key: bytes) -> Ask[Record | None]:
         return Ask(_script("read", key, ()), partial(record_of, key))
@@ -210,10 +210,10 @@ class RedisStore:
         args = (*guard, number_of(target), clocks.window, clocks.memory, result_part(result))
         return Ask(_script("settle", key, args), bool)
 
-    def _renew(self, held: Ownership) -> Ask[set[bytes]]:
-        clocks = held.clocks
-        args = (_sources(Transition.RENEW), held.attempt, held.token, clocks.lease, clocks.window, clocks.memory)
-        return Ask(_script("renew", held.key, args), lambda answer: {held.key} if answer == 1 else set())
+    def _renew(self, ownership: Ownership) -> Ask[set[bytes]]:
+        owner, clocks = (ownership.attempt, ownership.token), ownership.clocks
+        args = (_sources(Transition.RENEW), *owner, clocks.lease, clocks.window, clocks.memory)
+        return Ask(_script("renew", ownership.key, args), lambda answer: {ownership.key} if answer == 1 else set())
 
 
 def name_of(key: bytes) -> bytes:
@@ -245,8 +245,8 @@ _COUNTED = (b"made", b"kept")
 def _refusal(allowance: Allowance, answer: Any) -> QuotaRefusal | None:
     if not answer:
         return None
-    now, filling, kept, first = (None if value is None else int(value) for value in answer)
-    return quotas.judge(allowance, now or 0, filling, kept or 0, first) or quotas.room_again(allowance)
+    now, oldest_in_rate, count, first = (None if value is None else int(value) for value in answer)
+    return quotas.judge(allowance, now or 0, oldest_in_rate, count or 0, first) or quotas.room_again(allowance)
 
 
 def record_of(key: bytes, answer: Any) -> Record | None:

@@ -11,8 +11,8 @@ from retrysafe.errors import ConfigurationError
 
 BACKEND = BackendSpec(
     package=__name__,
-    title="SQLite, PostgreSQL, MySQL, MariaDB",
-    stores=("sqlite:SqliteStore", "postgresql:PostgresqlStore", "mysql:MysqlStore"),
+    title="SQLite, PostgreSQL, MySQL, MariaDB, SQL Server",
+    stores=("sqlite:SqliteStore", "postgresql:PostgresqlStore", "mysql:MysqlStore", "sqlserver:SqlserverStore"),
     time_travel={"store:SqlStore": "time_travel:age"},
     schemes={
         "sqlite": "urls:sqlite",
@@ -26,6 +26,9 @@ BACKEND = BackendSpec(
         "mariadb": "urls:mysql",
         "mariadb+pymysql": "urls:mysql",
         "mariadb+asyncmy": "urls:mysql",
+        "mssql": "urls:sqlserver",
+        "mssql+mssqlpython": "urls:sqlserver",
+        "mssql+pymssql": "urls:sqlserver",
     },
     absolute="urls:anchor",
     alias="urls:django",
@@ -44,13 +47,15 @@ BACKEND = BackendSpec(
         "builtins:str": "drivers.django:join",
         "django.db.backends.base.base:BaseDatabaseWrapper": "drivers.django:join",
         "django.utils.connection:ConnectionProxy": "drivers.django:join",
-        "sqlite3:Connection": "drivers.sqlite_async:join",
+        "sqlite3:Connection": "drivers.sqlite:join",
         "psycopg:Connection": "drivers.psycopg:PsycopgDriver.join",
         "psycopg:AsyncConnection": "drivers.psycopg:AsyncPsycopgDriver.join",
         "asyncpg:Connection": "drivers.asyncpg:AsyncpgDriver.join",
         "asyncpg.pool:PoolConnectionProxy": "drivers.asyncpg:AsyncpgDriver.join",
         "pymysql.connections:Connection": "drivers.pymysql:PymysqlDriver.join",
         "asyncmy.connection:Connection": "drivers.asyncmy:AsyncmyDriver.join",
+        "mssql_python.connection:Connection": "drivers.mssql_python:MssqlPythonDriver.join",
+        "pymssql._pymssql:Connection": "drivers.pymssql:PymssqlDriver.join",
         "sqlalchemy:Connection": "drivers.sqlalchemy:join",
         "sqlalchemy.orm:Session": "drivers.sqlalchemy:join",
         "sqlalchemy.orm:scoped_session": "drivers.sqlalchemy:join_scoped",
@@ -63,8 +68,11 @@ BACKEND = BackendSpec(
         "postgresql": "footprint:postgresql",
         "mysql": "footprint:mysql",
     },
-    checks={kind: f"checks.{kind}:EXAMINATION" for kind in ("sqlite", "postgresql", "mysql")},
-    steps="steps:step_store",
+    checks={
+        **{kind: f"checks.{kind}:EXAMINATION" for kind in ("sqlite", "postgresql", "mysql")},
+        "mssql": "checks.sqlserver:EXAMINATION",
+    },
+    steps=dict.fromkeys(("sqlite", "postgresql", "mysql"), "steps:step_store"),
 )
 
 _DIALECTS = {
@@ -72,6 +80,7 @@ _DIALECTS = {
     "postgresql": "postgresql:PostgresqlStore",
     "mysql": "mysql:MysqlStore",
     "mariadb": "mysql:MysqlStore",
+    "mssql": "sqlserver:SqlserverStore",
 }
 
 

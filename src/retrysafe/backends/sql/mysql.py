@@ -158,9 +158,9 @@ class MysqlStore(SqlStore):
         own = self.query(self._own_sql, want_params(request), writes=False)
         return Ask(ask.request._replace(written=own), ask.parse)
 
-    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
-        settle = super().settle(held, event, result)
-        return in_its_transaction(mark_of(held), settle) if held.transactional else settle
+    def settle(self, ownership: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
+        settle = super().settle(ownership, event, result)
+        return in_its_transaction(mark_of(ownership), settle) if ownership.transactional else settle
 
     def renew_query(self, count: int, params: dict[str, Any]) -> Query:
         """Extend leases, in the order of the keys; then read which of them are alive."""

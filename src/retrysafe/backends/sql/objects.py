@@ -39,6 +39,7 @@ def of_async_engine(engine: Any, sessions: Any = None) -> Backend:
 
 
 def _access(engine: Any) -> StoreAccess:
+    driver.refuse_driver(engine.dialect, "store=")
     if engine.dialect.name == "sqlite":
         _refuse_memory(engine.url)
     return StoreAccess(

@@ -115,21 +115,22 @@ class SqlOutbox:
         """Hold a bucket to the end of the transaction, unless another one does.
 
         Where the database can, it ends the transaction itself when nothing is asked in it for ``silence`` seconds:
-        sooner, it would undo what is being published; much later, nobody else has the bucket of a relay that is frozen.
+        sooner, it would undo what is being published; much later, no other relay has the bucket of a relay that is
+        frozen.
         """
         more, locked = self._store.SILENCE, " FOR UPDATE SKIP LOCKED" if self.locks_rows else ""
         params: dict[str, Any] = {"bucket": number, "silence": f"{silence * 1000:.0f}"} if more else {"bucket": number}
         sql = f"SELECT b.bucket{more} FROM {TABLE}_buckets AS b WHERE b.bucket = {self._store.p('bucket')}{locked}"
         return Ask(self._store.query(sql, params), _any)
 
-    def fence(self, held: Ownership) -> Ask[bool]:
-        locked = " FOR UPDATE" if self.locks_rows else ""
-        p = self._store.p
+    def fence(self, ownership: Ownership) -> Ask[bool]:
+        p, locked = self._store.p, " FOR UPDATE" if self.locks_rows else ""
+        params = {"key": ownership.key, "attempt": ownership.attempt, "token": ownership.token}
         sql = (
             f"SELECT 1 FROM {RECORDS} AS r WHERE r.key_hash = {p('key')} AND r.attempt = {p('attempt')} "
             f"AND r.token = {p('token')} AND r.state = 'running'{locked}"
         )
-        return Ask(self._store.query(sql, {"key": held.key, "attempt": held.attempt, "token": held.token}), _any)
+        return Ask(self._store.query(sql, params), _any)
 
     def due(self, number: int, span: ReadSpan, most: Most) -> Ask[Stretch]:
         """Rows of a bucket from ``span.start`` on, and of those that may leave the oldest, within these bounds.

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any, BinaryIO, ClassVar, TypeVar
 
 from retrysafe.backends.sql import reading
-from retrysafe.backends.sql.drivers.base import under_tenant
+from retrysafe.backends.sql.drivers.base import ELSEWHERE, sqlstate, under_tenant
 from retrysafe.backends.sql.statements import limit_by, quota_params, want_params
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.backends.sql.table import COLUMNS, TABLE, allowed, columns
+from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.records import (
     Allowance,
     ClaimRequest,
@@ -55,7 +56,7 @@ class Gates:
         """The answer without its first column: the number of the transaction, if the claim may have taken a lock."""
         for number, *_ in answer.rows:
             if number == _STRAYED:
-                raise under_tenant(_ELSEWHERE)
+                raise under_tenant(ELSEWHERE)
             if number is not None:
                 self._count(int(number))
         return Rows([row[1:] for row in answer.rows], answer.affected)
@@ -69,20 +70,17 @@ class Gates:
                 _keep(self._full, number, None, _MOST_FULL)
 
 
-_ELSEWHERE = "search_path is set to another schema than that of store=, or was in a session that a pooler lent to it"
-
-
 def _at_home(answer: Rows) -> Rows:
     """The answer to a claim, unless its connection was under the schema of a tenant."""
     if any(row[0] is None for row in answer.rows):
-        raise under_tenant(_ELSEWHERE)
+        raise under_tenant(ELSEWHERE)
     return answer
 
 
 def _change_at_home(answer: Rows) -> bool:
     """Tell whether a record was changed; raise an error, which undoes it, if that was under the schema of a tenant."""
     if any(row[0] for row in answer.rows):
-        raise under_tenant(_ELSEWHERE, ended=True)
+        raise under_tenant(ELSEWHERE, ended=True)
     return len(answer.rows) == 1
 
 
@@ -94,6 +92,18 @@ def _keep(kept: OrderedDict[int, V], number: int, value: V, most: int) -> None:
 
 R = TypeVar("R")
 
+_COPYING = 5000
+"""Milliseconds in which a rotation counts, copies and puts back, while claims wait."""
+_REST = Ask(
+    Query(
+        f"SELECT set_config('statement_timeout', CAST(greatest(1, {_COPYING} - CAST(1000 * extract(epoch FROM "
+        "clock_timestamp() - transaction_timestamp()) AS integer)) AS text), true)",
+        {},
+    ),
+    reading.count,
+)
+"""Bounds each of the following statements by what is left of that time."""
+_CANCELED = "57014"
 _SAMPLE = 8 << 20
 """Bytes of a partition that are read to estimate the share of forgotten records."""
 
@@ -196,6 +206,15 @@ class PostgresqlStore(SqlStore):
     )
     MIGRATION_LOCK = Query("SELECT pg_advisory_xact_lock(7303014801234711)", {})
 
+    def stay_home(self) -> Ask[None]:
+        """Refuse the caller's transaction under another schema than that of connections of our own, a tenant's."""
+
+        def judge(answer: Rows) -> None:
+            if answer.rows[0][0]:
+                raise under_tenant(ELSEWHERE)
+
+        return Ask(Query(f"SELECT {_STRAY}", {"home": self.home or "", "lease": 0}, writes=False), judge)
+
     def __init__(self) -> None:
         super().__init__()
         self._gated_claim_sql = self._claim(gated=True)
@@ -212,9 +231,9 @@ class PostgresqlStore(SqlStore):
         self.home = None
         self._claims_sql = self._claims()
         self._home_settle_sql = {
-            event: f"{sql} RETURNING {_STRAY}" for (event, own), sql in self._settle_sql.items() if own
+            event: f"{sql} RETURNING {_STRAY}" for (event, in_tx), sql in self._settle_sql.items() if in_tx
         }
-        self._settles_sql = {event: self._settles(event) for event, own in self._settle_sql if not own}
+        self._settles_sql = {event: self._settles(event) for event, in_tx in self._settle_sql if not in_tx}
 
     def _claims(self) -> str:
         """`_claim` without a gate, for many claims of different keys; there is a row for each but those that lost."""
@@ -293,13 +312,13 @@ class PostgresqlStore(SqlStore):
         params = {**ask.request.params, "full": self._gates.full()}
         return self._counting(Ask(Query(self._gated_take_sql, params), ask.parse))
 
-    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
+    def settle(self, ownership: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         """Settle as every SQL store does; records that no transaction has written can be settled together."""
-        ask = super().settle(held, event, result)
-        if held.transactional and not held.scoped:
+        ask = super().settle(ownership, event, result)
+        if ownership.transactional and not ownership.scoped:
             query = Query(self._home_settle_sql[event], {**ask.request.params, "home": self.home or ""})
             return Ask(query, _change_at_home)
-        return ask if held.transactional else Ask(ask.request._replace(merged=self._settles_sql[event]), ask.parse)
+        return ask if ownership.transactional else Ask(ask.request._replace(merged=self._settles_sql[event]), ask.parse)
 
     def _counting(self, ask: Ask[R]) -> Ask[R]:
         return Ask(ask.request, lambda answer: ask.parse(self._gates.count_locks(answer)))
@@ -375,11 +394,14 @@ class PostgresqlStore(SqlStore):
         return self._insert_many(before, "gate, t WHERE gate.open")
 
     def _sweep(self, clock: str) -> str:
+        return self._sweep_table(TABLE)
+
+    def _sweep_table(self, table: str) -> str:
         locked = (
-            f"SELECT r.tableoid AS part, r.ctid AS place FROM {TABLE} AS r WHERE {self.is_forgotten_now()} "
+            f"SELECT r.tableoid AS part, r.ctid AS place FROM {table} AS r WHERE {self.is_forgotten_now()} "
             f"ORDER BY r.tombstone_until LIMIT {self.p('limit')}{self.SKIP_LOCKED}"
         )
-        return self._delete(locked)
+        return self._delete(locked, table)
 
     def remove_sql(self, count: int) -> str:
         """Remove ``count`` records if they are forgotten and as they were seen; they are looked up one by one."""
@@ -391,7 +413,7 @@ class PostgresqlStore(SqlStore):
         )
         return self._delete(locked)
 
-    def _delete(self, locked: str) -> str:
+    def _delete(self, locked: str, table: str = TABLE) -> str:
         """Lock records, then delete them by their places in the table, which cannot change meanwhile.
 
         Never by key, by what a subquery without locks has found: a DELETE that had to wait for a claim looks at
@@ -399,7 +421,7 @@ class PostgresqlStore(SqlStore):
         as quick.
         """
         return (
-            f"WITH doomed AS MATERIALIZED ({locked}) DELETE FROM {TABLE} AS r "
+            f"WITH doomed AS MATERIALIZED ({locked}) DELETE FROM {table} AS r "
             f"WHERE r.ctid = ANY (ARRAY(SELECT place FROM doomed)) "
             f"AND (r.tableoid, r.ctid) IN (SELECT part, place FROM doomed)"
         )
@@ -440,7 +462,7 @@ class PostgresqlStore(SqlStore):
         READ COMMITTED whatever the default: a snapshot from before the lock would miss what was written since.
         The other two bounds end the transaction, and so the lock, when we are stopped in the middle of it.
         """
-        bounds = {"lock_timeout": "100ms", "statement_timeout": "5s", "idle_in_transaction_session_timeout": "5s"}
+        bounds = {"lock_timeout": "100ms", "statement_timeout": _COPYING, "idle_in_transaction_session_timeout": "5s"}
         settings = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in bounds.items())
         statements = (
             _UNFROZEN,
@@ -449,12 +471,15 @@ class PostgresqlStore(SqlStore):
         )
         return [Ask(Query(sql, {}), nothing) for sql in statements]
 
+    def ran_out_of_time(self, error: StoreUnavailable) -> bool:
+        return error.__cause__ is not None and sqlstate(error.__cause__) == _CANCELED
+
     def count(self, partition: Partition) -> Ask[int]:
         return Ask(Query(f"SELECT count(*) FROM {partition.quoted}", {}, writes=False), reading.first_value)
 
-    def unload(self, partition: Partition, spool: BinaryIO) -> Ask[int]:
+    def unload(self, partition: Partition, spool: BinaryIO) -> list[Ask[int]]:
         chosen = f"SELECT r.* FROM {partition.quoted} AS r, {self.clock} WHERE NOT {allowed(Transition.SWEEP)}"
-        return Ask(Copy(partition, chosen, spool), reading.count)
+        return [_REST, Ask(Copy(partition, chosen, spool), reading.count)]
 
     def reload(self, partition: Partition, spool: BinaryIO) -> list[Ask[int]]:
         """Truncate the partition and copy the spool back, frozen.
@@ -462,7 +487,10 @@ class PostgresqlStore(SqlStore):
         A transaction whose snapshot is older than this one sees the emptied table; it must see what was put back.
         """
         empty = Query(f"TRUNCATE {partition.quoted}", {})
-        return [Ask(empty, reading.count), Ask(Copy(partition, None, spool), reading.count)]
+        return [_REST, Ask(empty, reading.count), Ask(Copy(partition, None, spool), reading.count)]
+
+    def sweep_partition(self, partition: Partition, limit: int) -> Ask[int]:
+        return Ask(Query(self._sweep_table(partition.quoted), {"limit": limit}), reading.count)
 
     TRANSACTIONS = (
         "coalesce((SELECT min(txid_current() - ((txid_current() - CAST(CAST(n.transactionid AS text) AS bigint)) "

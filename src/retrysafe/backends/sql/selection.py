@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from retrysafe.backends.sql import reading
-from retrysafe.backends.sql.table import COLUMNS, LAPSED_IN_DOUBT, REPORTED, STANDING, TABLE, any_of
+from retrysafe.backends.sql.table import COLUMNS, LAPSED_IN_DOUBT, REPORTED, STANDING, any_of
 from retrysafe.errors import ConfigurationError
-from retrysafe.protocol.records import Count, EffectiveState, Filter, Page
+from retrysafe.protocol.records import HTTP, ROUTED, Count, EffectiveState, Filter, Page
 from retrysafe.protocol.requests import Ask, Rows
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def page(store: SqlStatements, wanted: Filter, cursor: str | None, limit: int) -
     conditions, params = _conditions(store, wanted, walk)
     if not conditions:
         sql = (
-            f"SELECT {UNREAD}, t.now FROM {TABLE} AS r, {store.clock} WHERE {walk.within} "
+            f"SELECT {UNREAD}, t.now FROM {store.SCANNED}, {store.clock} WHERE {walk.within} "
             f"ORDER BY {walk.order_terms()} LIMIT {store.p('limit')}"
         )
         query = store.query(sql, {**walk.params, "limit": limit}, writes=False)
@@ -117,7 +117,7 @@ def _count(store: SqlStatements, wanted: Filter, walk: IndexWalk, most: int) -> 
 def _look(store: SqlStatements, walk: IndexWalk, read: Iterable[str]) -> str:
     names = ", ".join(f"NULL AS {name}" if name in _UNREAD else f"r.{name}" for name in read)
     return (
-        f"SELECT {names} FROM {TABLE} AS r WHERE {walk.within} ORDER BY {walk.order_terms()} "
+        f"SELECT {names} FROM {store.SCANNED} WHERE {walk.within} ORDER BY {walk.order_terms()} "
         f"LIMIT {store.p('limit', 'span')}"
     )
 
@@ -176,6 +176,9 @@ def _conditions(store: SqlStatements, wanted: Filter, walk: IndexWalk) -> tuple[
         name: value for name in ("boundary", "operation", "scope") if (value := getattr(wanted, name)) is not None
     }
     found = [f"r.{name} = {store.p(name)}" for name in params]
+    if wanted.operation == HTTP:
+        found[list(params).index("operation")] += f" OR substr(r.operation, 1, {len(ROUTED)}) = '{ROUTED}'"
+        found = [f"({one})" for one in found]
     instants = {"since": ">=", "until": "<="}
     for name, than in instants.items():
         if (value := getattr(wanted, name)) is not None:

@@ -85,16 +85,16 @@ class SqliteStore(SqlStore):
         claim = super().claim_query_with_quota(request, allowance)
         return mark_first(mark_of(request), claim) if request.effects == "transactional" else claim
 
-    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
-        settle = super().settle(held, event, result)
-        return in_its_transaction(mark_of(held), settle) if held.transactional else settle
+    def settle(self, ownership: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
+        settle = super().settle(ownership, event, result)
+        return in_its_transaction(mark_of(ownership), settle) if ownership.transactional else settle
 
     def claim_many(self, requests: Sequence[ClaimRequest]) -> Ask[dict[bytes, int]]:
         claim = super().claim_many(requests)
         return Ask(mark_first(BATCH, claim.request), claim.parse)
 
-    def complete_many(self, held: Sequence[Ownership], result: StoredResult) -> Ask[int]:
-        return in_its_transaction(BATCH, super().complete_many(held, result))
+    def complete_many(self, ownerships: Sequence[Ownership], result: StoredResult) -> Ask[int]:
+        return in_its_transaction(BATCH, super().complete_many(ownerships, result))
 
 
 def _of_values(insert: str) -> str:

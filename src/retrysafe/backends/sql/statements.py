@@ -14,13 +14,14 @@ from retrysafe.protocol.transitions import RULES, Transition
 def want_params(request: ClaimRequest) -> dict[str, Any]:
     """Return the parameters of a claim.
 
-    ``home`` is None for one that the schema of a tenant may be around: else it is refused there.
+    ``home`` is None for one that the schema of a tenant may be around: else it is refused there, on PostgreSQL by the
+    statement, in SQLAlchemy and Django by the driver, which looks into the parameters of every query for it.
     """
     return {
         "key": request.key,
         "boundary": request.boundary,
         "scope": request.scope,
-        "operation": request.operation,
+        "operation": request.recorded or request.operation,
         "fingerprint": request.fingerprint,
         "attempt": request.attempt,
         "effects": request.effects,
@@ -65,6 +66,12 @@ class SqlStatements:
     """Parameter name → SQL type, where the database cannot infer it."""
     STAMP: ClassVar[str | None] = None
     """An expression that identifies the current transaction, stored in column ``xact``."""
+    READ: ClassVar[str] = f"{TABLE} AS r"
+    """The records, where one is read as it was committed last."""
+    SCANNED: ClassVar[str] = READ
+    """The records, where many are read, and none is waited for."""
+    COUNTED: ClassVar[str] = f"{TABLE} AS q"
+    """The records that a quota counts."""
     GATE: ClassVar[str] = ""
     """A further condition under which a transaction may take a record, so that it never blocks."""
     SKIP_LOCKED: ClassVar[str] = ""
@@ -101,7 +108,7 @@ class SqlStatements:
         """Rows with these values, from an id on, in the order of their ids, along an index of those columns and the id.
 
         What stands behind FROM, and behind ORDER BY, for a LIMIT to follow. There may be rows with other values among
-        them: whoever asks leaves them out afterwards. With ranges instead of equal values no statistics, and no lack of
+        them: the caller leaves them out afterwards. With ranges instead of equal values no statistics, and no lack of
         them, can make the database expect few rows and sort all that there are. The upper end of a single value keeps
         it from walking through all that was removed behind it, while a snapshot is held open; with two values the same
         would make PostgreSQL prefer the index of the first one, and sort.
@@ -158,8 +165,8 @@ class SqlStatements:
         update = self._update(changes, clock, f"{self._is_as_seen()} AND {allowed(Transition.CLAIM)}{gate}")
         return f"{update} RETURNING {columns()}, updated"
 
-    def _settle(self, clock: str, event: Transition, own: bool) -> str:
-        stamp = f" AND r.xact = {self.STAMP}" if self.STAMP and own else ""
+    def _settle(self, clock: str, event: Transition, in_tx: bool) -> str:
+        stamp = f" AND r.xact = {self.STAMP}" if self.STAMP and in_tx else ""
         return self._update(
             f"state = '{RULES[event].target}', {self._result()}, {self._set_written()}",
             clock,
@@ -225,7 +232,7 @@ class SqlStatements:
 
     def _room(self, limited: Limited) -> str:
         """The condition for one more key not to be too many: the key that would fill the quota is not there."""
-        ours = f"(SELECT q.created FROM {TABLE} AS q WHERE q.quota = {self.p('quota')}"
+        ours = f"(SELECT q.created FROM {self.COUNTED} WHERE q.quota = {self.p('quota')}"
         recent = f"q.created > t.now - {self.p('period')} ORDER BY q.created DESC"
         rate = f"{ours} AND {recent} LIMIT 1 OFFSET {self.p('rate_before')}) IS NULL"
         outstanding = f"{ours} AND {KEPT} LIMIT 1 OFFSET {self.p('kept_before')}) IS NULL"
@@ -233,7 +240,7 @@ class SqlStatements:
 
     def _usage(self, clock: str, limited: Limited, condition: str = "true") -> str:
         """Select a quota's use: the time, when its rate was filled, the kept keys, and when the next is forgotten."""
-        ours = f"FROM {TABLE} AS q WHERE q.quota = {self.p('quota')}"
+        ours = f"FROM {self.COUNTED} WHERE q.quota = {self.p('quota')}"
         filling = f"(SELECT q.created {ours} ORDER BY q.created DESC LIMIT 1 OFFSET {self.p('rate_before')})"
         kept = f"(SELECT count(*) {ours} AND {KEPT})"
         settled = "q.state NOT IN ('running', 'unknown')"
@@ -271,7 +278,7 @@ class SqlStatements:
 
     def _forgotten(self, clock: str) -> str:
         return (
-            f"SELECT {columns('r.')}, (SELECT {self.NOW}) FROM {TABLE} AS r WHERE {self.is_forgotten_now()} "
+            f"SELECT {columns('r.')}, (SELECT {self.NOW}) FROM {self.SCANNED} WHERE {self.is_forgotten_now()} "
             f"ORDER BY r.tombstone_until LIMIT {self.p('limit')}"
         )
 
@@ -289,6 +296,7 @@ class SqlStatements:
     def _tally(self, clock: str) -> str:
         cases = " ".join(f"WHEN {condition} THEN '{standing}'" for standing, condition in REPORTED.items())
         return (
-            f"SELECT r.boundary, CASE {cases} END AS standing, count(*), min(r.updated), max(t.now) "
-            f"FROM {TABLE} AS r, {clock} GROUP BY 1, 2 ORDER BY 1, 2"
+            "SELECT x.boundary, x.standing, count(*), min(x.updated), max(x.seen) FROM (SELECT r.boundary, "
+            f"CASE {cases} END AS standing, r.updated, t.now AS seen FROM {self.SCANNED}, {clock}) AS x "
+            "GROUP BY x.boundary, x.standing ORDER BY x.boundary, x.standing"
         )

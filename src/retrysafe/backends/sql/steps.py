@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from retrysafe.backends.sql import reading, selection
-from retrysafe.backends.sql.statements import result_params
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.backends.sql.table import TABLE
 from retrysafe.errors import ConfigurationError
@@ -29,6 +28,7 @@ _CASTS = {
     **dict.fromkeys(("place", "undoable"), "integer"),
 }
 _LOCKED = "55P03"
+_NO_RESULT = (None, None, None)
 _LOOKED = ("kept_until", "key_hash", "generation", "name", "idx", "state", "token")
 """The columns of rows that a list of runs looks at."""
 
@@ -60,12 +60,15 @@ class SqlSteps:
             "AND r.state IN ('running', 'unknown', 'released')"
         )
         begin, self.ignoring = store.insert_ignoring("key_hash, generation, name, idx")
-        values = ", ".join(map(p, ("key", "generation", "name", "idx", "state", "token", "place", "undoable")))
         self._insert = (
-            f"{begin} {STEPS} ({_COLUMNS}, result, media_type, codec_version) SELECT {values}, {p('fingerprint')}, "
+            f"{begin} {STEPS} ({_COLUMNS}, result, media_type, codec_version) SELECT {p('key')}, {p('generation')}, "
+            f"{p('name')}, {p('idx')}, {p('state')}, {p('token')}, {p('place')}, {p('undoable')}, {p('fingerprint')}, "
             f"t.now, t.now + {p('memory')}, {p('result')}, {p('media_type')}, {p('codec_version')} FROM "
         )
-        held, free = f"{self._insert}{TABLE} AS r, {clock} WHERE {self.held}", f"{self._insert}{clock} WHERE true"
+        insert = self._insert  # columns of the record need not be sent again
+        for sent, there in (("key", "key_hash"), ("generation", "created"), ("token", "token")):
+            insert = insert.replace(p(sent), f"r.{there}", 1)
+        held, free = f"{insert}{TABLE} AS r, {clock} WHERE {self.held}", f"{self._insert}{clock} WHERE true"
         self.inserts = {
             (is_held, joined): store.inline_clock(f"{insert}{self.GATE if joined else ''} {self.ignoring}")
             for is_held, insert in ((True, held), (False, free))
@@ -105,13 +108,13 @@ class SqlSteps:
 
     def insert_query(self, work: Work, row: StepRow, *, joined: bool) -> Query:
         """One INSERT; the row that says that the run goes back keeps the record as it is meanwhile."""
-        held = work.held is not None
+        held = work.ownership is not None
         sql = self.decision_sql if held and row.at == DECISION else self.inserts[held, joined]
         gate: dict[str, Any] = {"gate": _gate(work, row.at)} if joined and self.GATE else {}
         return self._query(sql, work, row.at, row, **gate)
 
     def change(self, work: Work, row: StepRow, before: StepState) -> Ask[bool]:
-        owned = row.state is StepState.UNDONE and work.held is not None
+        owned = row.state is StepState.UNDONE and work.ownership is not None
         sql = self.undo_sql if owned else self.change_sql
         return Ask(self._query(sql, work, row.at, row, before=before.value), reading.has_changed_one)
 
@@ -120,7 +123,7 @@ class SqlSteps:
 
     def find(self, work: Work, at: At) -> Ask[FoundRow]:
         """Return a row; without one, ask for the record instead, which has a column less."""
-        held = None if work.held is None else self._query(self.held_sql, work, at, writes=False)
+        held = None if work.ownership is None else self._query(self.held_sql, work, at, writes=False)
         return Ask(self._query(self.find_sql, work, at, writes=False, otherwise=held), _finding(work))
 
     def signal(self, work: Work, row: StepRow) -> Ask[bool]:
@@ -195,15 +198,19 @@ class SqlSteps:
             "generation": work.generation,
             "name": at.name,
             "idx": at.each,
-            "token": work.token,
             "memory": work.memory,
             **more,
         }
-        if work.held is not None:
-            params["attempt"] = work.held.attempt
+        ownership = work.ownership
+        if ownership is None:
+            params["token"] = 0
+        else:
+            params["token"], params["attempt"] = ownership.token, ownership.attempt
         if row is not None:
-            params |= {"state": row.state.value, "place": row.place, "undoable": int(row.undoable)}
-            params |= {"fingerprint": row.fingerprint, **result_params(row.result)}
+            _, state, place, undoable, fingerprint, result, _ = row
+            params["state"], params["place"], params["undoable"] = state._value_, place, int(undoable)
+            params["result"], params["media_type"], params["codec_version"] = result or _NO_RESULT
+            params["fingerprint"] = fingerprint
         return self.store.query(sql, params, otherwise, writes=writes)
 
 
@@ -245,7 +252,7 @@ class MysqlSteps(SqlSteps):
             return super().insert_query(work, row, joined=joined)
         gate = _gate(work, row.at) % 0x10000
         insert = self._query(self._joined, work, row.at, row, gate=gate)._replace(refusals={_LOCKED: None})
-        if work.held is None:
+        if work.ownership is None:
             return insert
         return self._query(self._lost, work, row.at, writes=False, otherwise=insert)
 
@@ -274,7 +281,7 @@ def _has_inserted(answer: Rows) -> bool:
 def _finding(work: Work) -> Any:
     def parse(answer: Rows) -> FoundRow:
         if not answer.rows:
-            return FoundRow(None, held=work.held is None)
+            return FoundRow(None, held=work.ownership is None)
         return FoundRow(None if len(answer.rows[0]) == 1 else _row(answer.rows[0]), held=True)
 
     return parse

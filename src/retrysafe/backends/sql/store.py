@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 from retrysafe.backends.sql import reading, selection
 from retrysafe.backends.sql.statements import (
@@ -15,7 +15,7 @@ from retrysafe.backends.sql.statements import (
     result_params,
     want_params,
 )
-from retrysafe.backends.sql.table import TABLE, allowed, columns
+from retrysafe.backends.sql.table import allowed, columns
 from retrysafe.backends.sql.transactions import SqlTransactions
 from retrysafe.protocol.records import (
     Allowance,
@@ -31,7 +31,7 @@ from retrysafe.protocol.records import (
     StoredResult,
     Tally,
 )
-from retrysafe.protocol.requests import Ask, Query
+from retrysafe.protocol.requests import Ask, Program, Query
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import RULES, Guard, Transition, count_started, merge_fingerprint
 
@@ -49,6 +49,8 @@ class SqlStore(SqlStatements, SqlTransactions):
     capabilities: ClassVar[Capabilities]
     CLAIMS_MANY: ClassVar[bool] = True
     """True if keys can be claimed many at once without waiting for others."""
+    KEEPS_MESSAGES: ClassVar[bool] = True
+    """True if it has tables and statements for an outbox and an inbox."""
     NOTIFY: ClassVar[str | None] = None
     """A statement that tells who listens for it that the outbox was written to."""
     LOCKS_ROWS: ClassVar[bool] = True
@@ -56,7 +58,7 @@ class SqlStore(SqlStatements, SqlTransactions):
 
     def __init__(self) -> None:
         clock = self.clock = f"(SELECT {self.NOW} AS now) AS t"
-        self.read_sql = f"SELECT {columns('r.')}, t.now FROM {TABLE} AS r, {clock} WHERE r.key_hash = {self.p('key')}"
+        self.read_sql = f"SELECT {columns('r.')}, t.now FROM {self.READ}, {clock} WHERE r.key_hash = {self.p('key')}"
         self.insert_sql = self._insert(clock)
         self._room_sql = {limited: self._room(limited) for limited in LIMITED}
         self._usage_sql = {limited: self._usage(clock, limited) for limited in LIMITED}
@@ -65,9 +67,9 @@ class SqlStore(SqlStatements, SqlTransactions):
         }
         self._take_sql = {gated: self._take(clock, self.GATE if gated else "") for gated in (False, True)}
         self._settle_sql = {
-            (event, own): self._settle(clock, event, own)
+            (event, in_tx): self._settle(clock, event, in_tx)
             for event in (Transition.COMPLETE, Transition.FAIL, Transition.DOUBT, Transition.RELEASE)
-            for own in (False, True)
+            for in_tx in (False, True)
         }
         self._resolve_sql: dict[Transition, str] = {event: self._resolve(clock, event) for event in _RESOLVING}
         self._sweep_sql = self._sweep(clock)
@@ -76,8 +78,9 @@ class SqlStore(SqlStatements, SqlTransactions):
 
     # ------------------------------------------------------------ asks
 
-    def admit(self, request: ClaimRequest) -> list[Ask[QuotaRefusal | None]]:
-        return []
+    def admit(self, request: ClaimRequest) -> Program[QuotaRefusal | None]:
+        yield from ()
+        return None
 
     def claim(self, request: ClaimRequest) -> Ask[Record | QuotaRefusal | None]:
         """Insert a first record if its quota has room, or return the record that is there."""
@@ -107,17 +110,17 @@ class SqlStore(SqlStatements, SqlTransactions):
         params |= {"attempts": count_started(seen) + 1, "fingerprint": merge_fingerprint(request, seen)}
         return Ask(self.query(self._take_sql[request.transactional], params), reading.record)
 
-    def settle(self, held: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
+    def settle(self, ownership: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
         params = {
-            "key": held.key,
-            "attempt": held.attempt,
-            "token": held.token,
-            "window": held.clocks.window,
-            "memory": held.clocks.memory,
-            "home": None if held.scoped or not held.transactional else "",
+            "key": ownership.key,
+            "attempt": ownership.attempt,
+            "token": ownership.token,
+            "window": ownership.clocks.window,
+            "memory": ownership.clocks.memory,
+            "home": None if ownership.scoped or not ownership.transactional else "",
             **result_params(result),
         }
-        return Ask(self.query(self._settle_sql[event, held.transactional], params), reading.has_changed_one)
+        return Ask(self.query(self._settle_sql[event, ownership.transactional], params), reading.has_changed_one)
 
     def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[bool]:
         params = {
@@ -129,10 +132,10 @@ class SqlStore(SqlStatements, SqlTransactions):
         }
         return Ask(self.query(self._resolve_sql[event], params), reading.has_changed_one)
 
-    def renew(self, held: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
+    def renew(self, ownerships: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
         """Extend leases, all in one statement, sorted by key so that two batches cannot deadlock."""
         params: dict[str, Any] = {}
-        for i, one in enumerate(sorted(held)):
+        for i, one in enumerate(sorted(ownerships)):
             params |= {
                 f"key{i}": one.key,
                 f"attempt{i}": one.attempt,
@@ -141,7 +144,7 @@ class SqlStore(SqlStatements, SqlTransactions):
                 f"window{i}": one.clocks.window,
                 f"memory{i}": one.clocks.memory,
             }
-        return [Ask(self.renew_query(len(held), params), reading.keys)] if held else []
+        return [Ask(self.renew_query(len(ownerships), params), reading.keys)] if ownerships else []
 
     def read(self, key: bytes) -> Ask[Record | None]:
         return Ask(self.query(self.read_sql, {"key": key}, writes=False), reading.record)
@@ -159,13 +162,13 @@ class SqlStore(SqlStatements, SqlTransactions):
 
     def read_many(self, keys: Sequence[bytes]) -> Ask[dict[bytes, Record]]:
         among, params = self.among("key", "key", keys)
-        sql = f"SELECT {columns('r.')}, t.now FROM {TABLE} AS r, {self.clock} WHERE r.key_hash {among}"
+        sql = f"SELECT {columns('r.')}, t.now FROM {self.READ}, {self.clock} WHERE r.key_hash {among}"
         found = self.query(sql, params, writes=False)
         return Ask(found, lambda answer: {record.key: record for record in reading.records(answer)})
 
-    def complete_many(self, held: Sequence[Ownership], result: StoredResult) -> Ask[int]:
-        first, stamp = held[0], f" AND r.xact = {self.STAMP}" if self.STAMP else ""
-        among, params = self.among("key", "key", [one.key for one in held])
+    def complete_many(self, ownerships: Sequence[Ownership], result: StoredResult) -> Ask[int]:
+        first, stamp = ownerships[0], f" AND r.xact = {self.STAMP}" if self.STAMP else ""
+        among, params = self.among("key", "key", [one.key for one in ownerships])
         params |= {"attempt": first.attempt, "window": first.clocks.window, "memory": first.clocks.memory}
         params["home"] = None if first.scoped else ""
         sql = self._update(
@@ -222,3 +225,8 @@ class SqlStore(SqlStatements, SqlTransactions):
     def examine(self) -> list[Ask[list[Finding]]]:
         """Look at no settings: a dialect overrides what is worth it."""
         return []
+
+
+def keeps_messages(store: object) -> TypeGuard[SqlStore]:
+    """Tell whether a store has a place for the messages of an outbox and an inbox."""
+    return isinstance(store, SqlStore) and store.KEEPS_MESSAGES

@@ -25,7 +25,7 @@ def age(store: SqlStore, keys: Collection[bytes], micros: Micros) -> Aged:
     for start in range(0, len(ordered), AT_ONCE):
         params: dict[str, Any] = {f"key{i}": key for i, key in enumerate(ordered[start : start + AT_ONCE])}
         listed = ", ".join(store.p("key", name) for name in params)
-        free = f"SELECT r.key_hash FROM {TABLE} AS r WHERE r.key_hash IN ({listed}){skip}"
+        free = f"SELECT r.key_hash FROM {store.SCANNED} WHERE r.key_hash IN ({listed}){skip}"
         if derived:
             sql = f"UPDATE ({free}) AS free STRAIGHT_JOIN {TABLE} AS r ON r.key_hash = free.key_hash SET {shift}"
         else:

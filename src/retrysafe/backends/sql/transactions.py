@@ -22,8 +22,8 @@ BATCH = "retrysafe_batch"
 
 
 def mark_first(mark: str, claim: Query) -> Query:
-    """Mark the transaction, then claim in it; a driver reads in the parameters whether the claim names a tenant."""
-    return Query(f"SAVEPOINT {mark}", claim.params, claim)
+    """Mark the transaction, then claim in it; of the parameters only ``home`` is read here, by a driver."""
+    return Query(f"SAVEPOINT {mark}", claim.params, otherwise=claim)
 
 
 def in_its_transaction(mark: str, settle: Ask[R]) -> Ask[R]:
@@ -41,6 +41,9 @@ class SqlTransactions:
     """Statements that open and end a transaction, and read the version of the schema."""
 
     BEGIN: ClassVar[str] = "BEGIN"
+    SAVEPOINT: ClassVar[str] = "SAVEPOINT retrysafe"
+    ROLLBACK_TO_SAVEPOINT: ClassVar[str] = "ROLLBACK TO SAVEPOINT retrysafe"
+    ROLLBACK: ClassVar[str] = "ROLLBACK"
     HOLDERS: ClassVar[str | None] = None
     """A query for what keeps the database from cleaning up what was removed: names and seconds, the oldest first."""
     TRANSACTIONS: ClassVar[str] = "0, 0"
@@ -68,16 +71,16 @@ class SqlTransactions:
         return _control("begin", self.BEGIN)
 
     def savepoint(self) -> Ask[None]:
-        return _control("savepoint", "SAVEPOINT retrysafe")
+        return _control("savepoint", self.SAVEPOINT)
 
     def rollback_to_savepoint(self) -> Ask[None]:
-        return _control("rollback_to_savepoint", "ROLLBACK TO SAVEPOINT retrysafe")
+        return _control("rollback_to_savepoint", self.ROLLBACK_TO_SAVEPOINT)
 
     def commit(self) -> Ask[None]:
         return _control("commit", "COMMIT")
 
     def rollback(self) -> Ask[None]:
-        return _control("rollback", "ROLLBACK")
+        return _control("rollback", self.ROLLBACK)
 
     def isolation(self) -> list[Ask[str]]:
         return [] if self.ISOLATION is None else [Ask(Query(self.ISOLATION, {}, writes=False), first_value)]

@@ -53,8 +53,8 @@ def sqlite(url: str) -> Backend:
             address=url,
             sync=partial(SqliteClient, file),
             asynchronous=partial(AsyncSqliteClient, file),
-            pulse=partial(SqliteClient, impatient),
-            apulse=partial(AsyncSqliteClient, impatient),
+            heartbeat=partial(SqliteClient, impatient),
+            aheartbeat=partial(AsyncSqliteClient, impatient),
             places=lambda: {found} if (found := file_of(path)) else set(),
             migrates_itself=True,
             on_demand=partial(SqliteClient, file),
@@ -81,6 +81,32 @@ def mysql(url: str) -> Backend:
     client = None if named == "asyncmy" else partial(driver("pymysql", "mysql").PymysqlDriver, *to)
     aclient = None if named == "pymysql" else partial(driver("asyncmy", "mysql").AsyncmyDriver, *to)
     return _server("mysql", url, client, aclient)
+
+
+def sqlserver(url: str) -> Backend:
+    """SQL Server by mssql-python, or by pymssql if the scheme names it; async code is served by threads."""
+    parts = urlsplit(url)
+    given = dict(parse_qsl(parts.query))
+    url_options(given, ("encrypt", "trust_server_certificate", "pool"), "mssql")
+    database = unquote(parts.path.removeprefix("/"))
+    if not database or "/" in database or not parts.username:
+        raise ConfigurationError(f"store={without_password(url)!r}: write mssql://user:password@host:1433/database.")
+    options = {
+        "host": parts.hostname or "localhost",
+        "port": parts.port or 1433,
+        "user": unquote(parts.username),
+        "password": unquote(parts.password or ""),
+        "database": database,
+        "encrypt": given.get("encrypt"),
+        "trust_server_certificate": given.get("trust_server_certificate"),
+    }
+    size = _size(given.items())
+    if parts.scheme.endswith("+pymssql"):
+        make = partial(driver("pymssql", "pymssql").PymssqlDriver, options, size)
+    else:
+        make = partial(driver("mssql_python", "sqlserver").MssqlPythonDriver, options, size)
+    threads = driver("sqlserver", "sqlserver").AsyncThreads
+    return _server("mssql", url, make, lambda: threads(make(), size))
 
 
 def _server(
@@ -216,7 +242,7 @@ def django(alias: str) -> Backend:
         StoreAccess(
             address=module.address(alias),
             sync=partial(module.DjangoClient, alias),
-            pulse=partial(module.DjangoClient, alias, impatient=True),
+            heartbeat=partial(module.DjangoClient, alias, impatient=True),
             places=lambda: identity.of_alias(alias, module.file_name(alias)),
             alias=alias,
             migrate_with=migrating,

@@ -33,7 +33,7 @@ _OTHERS = ""
 class Budgets:
     """The buckets of all hosts; one object may serve any number of clients and threads of a process.
 
-    Whoever names hosts must neither fill the memory nor win a spent budget back. So a bucket is forgotten only when it
+    The names of hosts must neither fill the memory nor win a spent budget back. So a bucket is forgotten only when it
     has as much as a new one; when there is no such bucket, hosts that are new share one.
     """
 

@@ -147,6 +147,11 @@ class Retries:
         if key is None:
             if method not in host.methods:
                 return "", None
+            if host.requires_key:
+                raise InvalidKey(
+                    f"{host!r} takes requests with a key of yours only: give Idempotency-Key, the same whenever this "
+                    "is done again. Nothing was sent."
+                )
             key = keys.parse(self.environment.new_key())
         return key, host.field(key)
 

@@ -62,7 +62,7 @@ class ClientWire(ABC):
 
     @abstractmethod
     async def refresh(self) -> Mapping[str, str] | None:
-        """Return new credentials, as headers; None if nobody said how to get them."""
+        """Return new credentials, as headers; None without a function that gets them."""
 
     @abstractmethod
     async def pause(self, seconds: float, /) -> None: ...

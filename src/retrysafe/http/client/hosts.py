@@ -37,6 +37,8 @@ class Host:
             given as Idempotency-Key is sent in it.
         key_syntax: "quoted" sends ``Idempotency-Key: "k"``, as the draft has it; "bare" sends ``k``, as providers want.
         methods: which requests get a key.
+        requires_key: refuse those without a key of the caller's, by `InvalidKey`: a call that is made anew after an
+            error then cannot get a new one.
         should_retry: the name of a response header by which the server says whether to retry, such as
             "Stripe-Should-Retry"; its "true" and "false" go before the status.
 
@@ -45,7 +47,7 @@ class Host:
     Source: draft-ietf-httpapi-idempotency-key-header-07, sections 2.1 and 2.3.
     """
 
-    __slots__ = ("header", "key_syntax", "methods", "origin", "provider", "retention", "should_retry")
+    __slots__ = ("header", "key_syntax", "methods", "origin", "provider", "requires_key", "retention", "should_retry")
 
     def __init__(
         self,
@@ -56,6 +58,7 @@ class Host:
         header: str | None = None,
         key_syntax: KeyForm | None = None,
         methods: Iterable[str] = ("POST", "PATCH"),
+        requires_key: bool = False,
         should_retry: str | None = None,
     ) -> None:
         terms = self.provider = None if provider is None else _terms(provider, retention)
@@ -75,6 +78,7 @@ class Host:
         self.header = HEADER if header is None else field_name(header)
         self.key_syntax = key_syntax
         self.methods = frozenset(method.upper() for method in methods)
+        self.requires_key = requires_key
         self.should_retry = should_retry
 
     def __repr__(self) -> str:

@@ -114,8 +114,8 @@ def resume(
 
     Its credentials, default headers and cookies are added, as to any request; so only requests to ``origin`` are sent,
     by default that of the client's ``base_url``, or all if it has none. Any number of processes may resume at
-    once: each takes what nobody alive is at. What its host may have forgotten is not sent, and stays in the journal:
-    its error is `RequestOutcomeUnknown`. Raises `ConfigurationError` if the client has no such transport.
+    once: each takes the requests of no living process. What its host may have forgotten is not sent, and stays in the
+    journal: its error is `RequestOutcomeUnknown`. Raises `ConfigurationError` if the client has no such transport.
     """
     return resuming.resume(journal, origin or _base(client), wall, lambda entry: client.send(_again(client, entry)))
 

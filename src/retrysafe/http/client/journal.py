@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 from retrysafe import runtime
 from retrysafe.backends.sql.drivers.sqlite import SqliteFile
 from retrysafe.backends.sql.drivers.sqlite_connection import Connection
-from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed, Connections
+from retrysafe.backends.sql.drivers.sqlite_pool import Borrowed, SqlitePool
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.http.client.errors import JournalUnavailable, RequestKeyReused
 from retrysafe.http.client.headers import SECRETS
@@ -99,7 +99,7 @@ class Journal:
 
     Arguments:
         path: the file. It holds bodies and raw keys: it is for its owner's eyes only. One that others may read is taken
-            from them, and one that belongs to somebody else is refused.
+            from them, and one of another owner is refused.
         scope: whose requests these are. Give each tenant or account one of its own: what is resumed is sent with the
             credentials of the client that resumes it.
         secrets: names of further headers that hold credentials and are never written. Authorization, Cookie and
@@ -272,8 +272,8 @@ class Journal:
             except sqlite3.Error as error:
                 raise _unavailable(error) from error
 
-    def _none_yet(self) -> Connections[Connection]:
-        return Connections(self.path, self._connect)
+    def _none_yet(self) -> SqlitePool[Connection]:
+        return SqlitePool(self.path, self._connect)
 
     def _connect(self) -> Connection:
         _protect(self.path)
@@ -302,7 +302,7 @@ class Journal:
 def _protect(path: Path) -> None:
     """Make a file, if there is none, that only its owner can read, as the files that SQLite keeps beside it.
 
-    Raises `ConfigurationError` for a file of somebody else's.
+    Raises `ConfigurationError` for a file of another owner.
     """
     with suppress(FileExistsError):  # to open and close one that exists would end the locks that this process has on it
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))

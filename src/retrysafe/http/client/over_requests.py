@@ -198,7 +198,7 @@ class AdapterWire(ThreadWire):
             if not self._read(response, step.end):
                 return ServerAnswer(response.status_code, response.headers, "", response)
         except requests.exceptions.ContentDecodingError:
-            raise  # it came, and cannot be read: nobody knows what it says
+            raise  # it came, and cannot be read: its content is unknown
         except requests.RequestException as error:
             return _failure(error)
         code = problem_code(response.headers.get("content-type", ""), response.content)

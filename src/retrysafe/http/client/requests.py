@@ -85,8 +85,8 @@ def resume(
     """Send again what earlier processes left in the journal, by a session that has a `RetryAdapter` with it.
 
     Its credentials, default headers and cookies are added, as to any request; so say by ``origin`` whom they are for,
-    if the journal has requests to other hosts too. Any number of processes may resume at once: each takes what nobody
-    alive is at. What its host may have forgotten is not sent, and stays in the journal:
+    if the journal has requests to other hosts too. Any number of processes may resume at once: each takes the requests
+    of no living process. What its host may have forgotten is not sent, and stays in the journal:
     its error is `RequestOutcomeUnknown`. Raises `ConfigurationError` if the session has no such adapter.
     """
 

@@ -28,8 +28,8 @@ class Publisher(Protocol):
 class AsyncPublisher(Protocol):
     """`Publisher` for async code, in one process and on one event loop, or on one after another.
 
-    Publishers of this package raise `ConfigurationError` elsewhere: in a process that was forked when they had been
-    used, and on another event loop while that of before is not closed.
+    Those of this package, but for Kafka's, raise `ConfigurationError` elsewhere: in a process that was forked when they
+    had been used, and on another event loop while that of before is not closed.
     """
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
@@ -107,14 +107,14 @@ class Lagging(Protocol):
         ...
 
 
-class Parking(Protocol):
-    """An optional interface of consumers that hold a limited number of messages: some of them wait for a retry."""
+class RetryRoom(Protocol):
+    """An optional interface of consumers that hold a limited number of messages: some of them are tried again."""
 
-    def park(self, waiting: Mapping[str, int], /) -> Collection[str]:
-        """Take note of how many messages of each partition are in lanes that wait for a retry.
+    def make_room(self, retried: Mapping[str, int], /) -> Collection[str]:
+        """Take note of how many messages of each partition are in lanes whose first message is tried again.
 
         They count a tenth towards what the consumer may hold, where it decides that itself. Returns the partitions of
-        which it receives nothing more all the same, because so many wait.
+        which it receives nothing more all the same, because there are so many.
         """
         ...
 

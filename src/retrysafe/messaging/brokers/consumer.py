@@ -49,12 +49,12 @@ class ConsumerSession:
     """Seconds after publication within which a message may be handed out again; None until the broker tells."""
     failures = 0
     """The number of earlier sessions since the last one that lasted."""
-    is_begun = False
+    was_opened = False
     """True once `open` has succeeded."""
 
     def __init__(self, prefetch: int, prefetch_bytes: int = 1 << 62) -> None:
         self._prefetch, self._bytes = prefetch, prefetch_bytes
-        self._shelf = LaneQueue()
+        self._lanes = LaneQueue()
         self._leaving: set[str] = set()
         """Partitions that another consumer is to have; nothing of them is handed out any more."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -93,7 +93,7 @@ class ConsumerSession:
     def take(self, limit: int, now: float) -> Sequence[Delivery]:
         """Hand out up to so many messages."""
         self._arrived.clear()
-        return self._shelf.take(limit, now, self._leaving)
+        return self._lanes.take(limit, now, self._leaving)
 
     async def look(self) -> bool:
         """Raise the error of a task or callback, if any; return whether to take again at once."""
@@ -107,7 +107,7 @@ class ConsumerSession:
 
     async def wait(self, until: float) -> None:
         """Wait for a message, for the end of a lane's rest, or for the next poll, at most ``until`` (loop time)."""
-        wakes = self._shelf.wakes()
+        wakes = self._lanes.wakes()
         until = min(until, asyncio.get_running_loop().time() + _LOOK, until if wakes is None else wakes)
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until):
@@ -115,25 +115,25 @@ class ConsumerSession:
 
     def give_back(self, delivery: Delivery, until: float) -> None:
         """Hand the message out again at that time, before those that follow it in its lane."""
-        self._shelf.give_back(delivery, until)
+        self._lanes.give_back(delivery, until)
         self._arrived.set()
 
-    def park(self, waiting: Mapping[str, int]) -> Collection[str]:
-        """Hold more, as so many of each partition wait for a retry; return the partitions full of such messages."""
-        self._shelf.parked = waiting
+    def make_room(self, retried: Mapping[str, int]) -> Collection[str]:
+        """Hold more, as so many of each partition are tried again; return the partitions full of such messages."""
+        self._lanes.retried = retried
         self._room.set()
-        return self._shelf.crowds(self._has_room)
+        return self._lanes.crowds(self._has_room)
 
     # ------------------------------------------------------------ for sessions
 
     def _has_room(self, partition: str) -> bool:
-        return self._shelf.load(partition) < self._prefetch and self._shelf.count_bytes(partition) < self._bytes
+        return self._lanes.load(partition) < self._prefetch and self._lanes.count_bytes(partition) < self._bytes
 
     def _release(self, deliveries: Iterable[Delivery]) -> dict[str, list[Any]]:
-        """Remove settled deliveries from the shelf; return all their tags by partition."""
+        """Remove settled deliveries from the queue; return all their tags by partition."""
         tags: dict[str, list[Any]] = {}
         for delivery in deliveries:
-            self._shelf.settle(delivery)
+            self._lanes.settle(delivery)
             tags.setdefault(delivery.partition, []).append(delivery.tag)
         self._room.set()
         return tags
@@ -157,7 +157,7 @@ class ConsumerSession:
 
 
 class BrokerConsumer(SessionOwner[C], Generic[C]):
-    """Implements `retrysafe.messaging.brokers.base.Consumer` and `Parking` by sessions; each broker adds arguments."""
+    """A `retrysafe.messaging.brokers.base.Consumer` with a `RetryRoom`, by sessions; each broker adds arguments."""
 
     def __init__(self, new_session: Callable[[], C], redelivery_window: Duration | None = None) -> None:
         super().__init__(new_session)
@@ -178,7 +178,7 @@ class BrokerConsumer(SessionOwner[C], Generic[C]):
         Raises the errors of the client library, `OSError` or `TimeoutError` when the broker cannot be reached, or
         refuses; the next call tries again. Raises `ConfigurationError` for what it would refuse again.
         """
-        await self._enter()
+        await self._enter()  # `_until_closed` notes its call in what it makes anew
         return await self._until_closed(self._receive(limit, wait), list)
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> None:
@@ -191,9 +191,9 @@ class BrokerConsumer(SessionOwner[C], Generic[C]):
         if (session := self._session_here()) is not None:
             session.give_back(delivery, asyncio.get_running_loop().time() + delay)
 
-    def park(self, waiting: Mapping[str, int], /) -> Collection[str]:
-        """Hold more, as so many of each partition wait for a retry; return the partitions full of such messages."""
-        return () if self._session is None else self._session.park(waiting)
+    def make_room(self, retried: Mapping[str, int], /) -> Collection[str]:
+        """Hold more, as so many of each partition are tried again; return the partitions full of such messages."""
+        return () if self._session is None else self._session.make_room(retried)
 
     # ------------------------------------------------------------ sessions
 
@@ -202,7 +202,7 @@ class BrokerConsumer(SessionOwner[C], Generic[C]):
         deadline = loop.time() + wait
         while True:
             session = await self._enter()
-            if not (session.is_begun and session.is_open):
+            if not (session.was_opened and session.is_open):
                 await self._opening()
                 session = await self._enter()
             if taken := session.take(limit, loop.time()):
@@ -216,26 +216,26 @@ class BrokerConsumer(SessionOwner[C], Generic[C]):
     async def _open(self) -> None:
         """Open the session, or a new one if this one has lost its connection."""
         session, loop = await self._enter(), asyncio.get_running_loop()
-        if session.is_begun:
+        if session.was_opened:
             await session.close()
-            session = self._renew()
+            session = self._make_session()
         self._failures = self._failures + 1 if loop.time() - self._began < _LASTING else 0
         if self._failures > 1:
             await asyncio.sleep(_AGAIN.delay(self._failures - 2, 0.5 + random.random() / 2))
         self._began, session.failures = loop.time(), self._failures
         try:
             await session.open()
-            session.is_begun = True
+            session.was_opened = True
         except BaseException:
             await session.close()
             if self._session is session:
-                self._renew()
+                self._make_session()
             raise
 
-    def _begin(self) -> C:
+    def _begin_here(self) -> C:
         self._opening = SingleFlight(self._open)
         self._began, self._failures = -_LASTING, 0
-        return super()._begin()
+        return super()._begin_here()
 
     async def _hang_up(self, session: C) -> None:
         await self._opening.aclose()

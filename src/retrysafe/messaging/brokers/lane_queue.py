@@ -11,15 +11,15 @@ from retrysafe.protocol.messages import Delivery
 from retrysafe.protocol.ordering import lane
 
 _FULL = 0.9
-"""The part of what is held of a partition from which on those that wait are why no more is received."""
+"""The part of what is held of a partition from which on those that are tried again are why no more is received."""
 
 
-def spare(parked: int) -> int:
-    """Return the number of messages waiting for a retry that are not counted: all but a tenth.
+def spare(retried: int) -> int:
+    """Return the number of messages being tried again that are not counted: all but a tenth.
 
     So those of a key that fails leave room for other keys, and what is held has a bound.
     """
-    return parked - parked // 10
+    return retried - retried // 10
 
 
 class _Kept(NamedTuple):
@@ -47,8 +47,8 @@ class LaneQueue:
         self._held: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
         self._places = 0
-        self.parked: Mapping[str, int] = {}
-        """The number of handed out messages that wait for a retry, by partition."""
+        self.retried: Mapping[str, int] = {}
+        """The number of handed out messages that are tried again, or wait behind one that is, by partition."""
 
     def put(self, delivery: Delivery) -> None:
         """Keep one that came after all others."""
@@ -60,7 +60,7 @@ class LaneQueue:
         self._tags.add(delivery.tag)
 
     def has(self, tag: Hashable) -> bool:
-        """Tell whether a delivery with this tag is on the shelf, handed out or not."""
+        """Tell whether a delivery with this tag is in the queue, handed out or not."""
         return tag in self._tags
 
     def take(self, most: int, now: float, leaving: Collection[str] = ()) -> list[Delivery]:
@@ -79,14 +79,14 @@ class LaneQueue:
         return [kept.delivery for kept in taken]
 
     def settle(self, delivery: Delivery) -> bool:
-        """It is done with; False when it is not on the shelf, as after `forget`."""
+        """It is done with; False when it is not in the queue, as after `forget`."""
         kept = self._out.pop(delivery.tag, None)
         if kept is not None:
             self._release(kept)
         return kept is not None
 
     def give_back(self, delivery: Delivery, until: float) -> bool:
-        """Return it to its place; its lane rests until then. False when it is not on the shelf."""
+        """Return it to its place; its lane rests until then. False when it is not in the queue."""
         kept = self._out.pop(delivery.tag, None)
         if kept is None:
             return False
@@ -114,14 +114,14 @@ class LaneQueue:
 
     def count_spared(self, partition: str) -> int:
         """Count those that do not count towards the limit."""
-        return spare(min(self.parked.get(partition, 0), self._held[partition]))
+        return spare(min(self.retried.get(partition, 0), self._held[partition]))
 
     def crowds(self, has_room: Callable[[str], bool]) -> list[str]:
-        """The partitions that have no room because of what waits for a retry."""
+        """The partitions that have no room because of what is tried again."""
         return [
             one
-            for one, parked in self.parked.items()
-            if parked > 0 and parked >= _FULL * self._held[one] and not has_room(one)
+            for one, retried in self.retried.items()
+            if retried > 0 and retried >= _FULL * self._held[one] and not has_room(one)
         ]
 
     def count_bytes(self, partition: str) -> int:

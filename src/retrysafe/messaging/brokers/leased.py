@@ -64,7 +64,7 @@ class LeasedSession(ConsumerSession):
         for queue, receipts in self._receipts.items():
             if receipts.have_lapsed(now):
                 receipts.clear()
-                self._shelf.forget(queue)
+                self._lanes.forget(queue)
                 self._room.set()
         return super().take(limit, now)
 
@@ -111,17 +111,17 @@ class LeasedSession(ConsumerSession):
 
     async def _receive(self, queue: str) -> bool:
         asked = asyncio.get_running_loop().time()
-        found = await self._fetch(queue, self._prefetch + self._shelf.count_spared(queue) - len(self._receipts[queue]))
+        found = await self._fetch(queue, self._prefetch + self._lanes.count_spared(queue) - len(self._receipts[queue]))
         for delivery in found:
             self._receipts[queue].add(delivery.tag.handle, asked)
-            if not self._shelf.has(delivery.tag):
-                self._shelf.put(delivery)
+            if not self._lanes.has(delivery.tag):
+                self._lanes.put(delivery)
         self._arrived.set()
         return bool(found)
 
     def _has_room(self, partition: str) -> bool:
-        most = self._prefetch + self._shelf.count_spared(partition)
-        return len(self._receipts[partition]) < most and self._shelf.count_bytes(partition) < self._bytes
+        most = self._prefetch + self._lanes.count_spared(partition)
+        return len(self._receipts[partition]) < most and self._lanes.count_bytes(partition) < self._bytes
 
     async def _keep(self) -> None:
         while not await self._pause(min(terms.lease for terms in self._terms.values()) / 12):

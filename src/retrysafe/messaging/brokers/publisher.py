@@ -1,4 +1,4 @@
-"""The publisher of every broker for event loops: an engine, for which a broker's folder writes a session.
+"""The publisher of every broker but Kafka for event loops: an engine, for which a broker's folder writes a session.
 
 `PublisherSession` publishes by destinations: to several at the same time, to each in order. `BatchSession` does so in
 batches, for services that take or refuse a batch as a whole:
@@ -38,7 +38,7 @@ P = TypeVar("P", bound=ClosablePublisher)
 class BrokerPublisher(SessionOwner[P], Generic[P]):
     """Implements `retrysafe.messaging.brokers.base.AsyncPublisher` by sessions; each broker adds arguments."""
 
-    _follows = True
+    _ends_with_loop = True
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Publish messages of different lanes, and wait for every answer; the results, in the same order."""
@@ -47,7 +47,7 @@ class BrokerPublisher(SessionOwner[P], Generic[P]):
 
 
 class PublishEntry(NamedTuple):
-    """A message to send, and its place among the others."""
+    """A message to send, and its place among the messages of one call."""
 
     place: int
     content: Any
@@ -75,7 +75,7 @@ class PublisherSession:
                 entries.setdefault(destination, []).append(entry)
             except ValueError as error:
                 results[place] = PublishResult(PublishStatus.RETRYABLE, str(error))
-        for found in await asyncio.gather(*(self._publish_to(place, some) for place, some in entries.items())):
+        for found in await asyncio.gather(*(self._publish_to(to, some) for to, some in entries.items())):
             results.update(found)
         return [results[place] for place in range(len(envelopes))]
 

@@ -46,12 +46,12 @@ class SessionOwner(Generic[S]):
         new_session: makes a session that is not connected yet.
     """
 
-    _follows: ClassVar[bool] = False
+    _ends_with_loop: ClassVar[bool] = False
     """True if a session is given up with its closed event loop: for publishers.
 
     A consumer that was not closed has messages in hand, for which its broker would wait.
     """
-    _moves: ClassVar[bool] = False
+    _may_reopen_in_child: ClassVar[bool] = False
     """True if a forked process may open another session, because it shares nothing with the parent's."""
 
     def __init__(self, new_session: Callable[[], S]) -> None:
@@ -79,27 +79,27 @@ class SessionOwner(Generic[S]):
         await asyncio.shield(closing)
 
     async def _enter(self) -> S:
-        """Return the session of this process and event loop, or begin one.
+        """Return the session of this process and event loop, or make one.
 
         Raises `ConfigurationError` when the session is elsewhere.
         """
         while (closing := self._closing_here()) is not None:
             await asyncio.wait([closing])
         with self._entering:
-            return self._session_here() or self._begin()
+            return self._session_here() or self._begin_here()
 
     def _session_here(self) -> S | None:
         """Return the session, if there is one here. Raises `ConfigurationError` when it is elsewhere."""
         if self._session is None or self._is_here():
             return self._session
         assert self._loop is not None
-        if self._process != runtime.pid and not self._moves:
+        if self._process != runtime.pid and not self._may_reopen_in_child:
             raise ConfigurationError(
                 f"This {type(self).__name__} was used in another process before a fork: its connections, and what it "
                 "has in hand, are that process's. Nothing was handed out, settled or published here. Make another one "
                 "in the process that uses it, after the fork."
             )
-        if self._process != runtime.pid or (self._follows and self._loop.is_closed()):
+        if self._process != runtime.pid or (self._ends_with_loop and self._loop.is_closed()):
             return None
         raise ConfigurationError(
             f"This {type(self).__name__} was used on another event loop, to which its connections, and what it has in "
@@ -108,11 +108,11 @@ class SessionOwner(Generic[S]):
             "loop."
         )
 
-    def _begin(self) -> S:
+    def _begin_here(self) -> S:
         self._process, self._loop, self._calls = runtime.pid, asyncio.get_running_loop(), {}
-        return self._renew()
+        return self._make_session()
 
-    def _renew(self) -> S:
+    def _make_session(self) -> S:
         session = self._session = self._new_session()
         _sessions.add(session)
         return session

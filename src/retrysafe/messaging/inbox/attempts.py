@@ -233,7 +233,7 @@ class InboxAttempt:
         if self._doomed:
             failure = MessageDead(KILLS)
             self.failure = failure
-            claim.fail(failure)
+            claim._give_up(failure)
         return self._doomed
 
     def _message_for(self, claim: Claim) -> Any:
@@ -324,7 +324,7 @@ class InboxAttempt:
         """The work that settles the key of a message that was given up."""
 
         def fail(claim: Claim) -> None:
-            claim.fail(MessageDead(error))
+            claim._give_up(MessageDead(error))
 
         return fail
 

@@ -13,10 +13,10 @@ from typing import TypeVar
 
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.sql.inbox import SqlInbox
-from retrysafe.backends.sql.store import SqlStore
+from retrysafe.backends.sql.store import keeps_messages
 from retrysafe.boundary import Boundary
 from retrysafe.cancellation import run_to_completion
-from retrysafe.claims.holding import Lease
+from retrysafe.claims.named_lease import Lease
 from retrysafe.entrypoint import in_thread
 from retrysafe.errors import ConfigurationError, InProgress, LeaseLost, Postponed, RetrysafeError
 from retrysafe.messaging.inbox import procedures
@@ -41,7 +41,7 @@ class Letters:
     """The inbox's own tables, in a database."""
 
     def __init__(self, backend: Backend) -> None:
-        if not isinstance(backend.store, SqlStore):
+        if not keeps_messages(backend.store):
             raise ConfigurationError(
                 f"A {backend.kind} store has no place for attempts and dead letters: give dead_letter_store=, a "
                 "database (SQLite, PostgreSQL, MySQL or MariaDB) for them."
@@ -140,6 +140,13 @@ async def aredrive(
     return going.handled
 
 
+async def acount_marked(setting: HandlerSettings, letters: Letters) -> int:
+    """The number of a consumer's dead letters that are to be handled again."""
+    found = await letters.arun(ask(letters.inbox.tally()))
+    own = setting.entry.name, setting.consumer
+    return sum(marked for boundary, consumer, _, marked, _ in found if (boundary, consumer) == own)
+
+
 @contextmanager
 def _alone(setting: HandlerSettings, letters: Letters) -> Iterator[Lease]:
     """The lease on a consumer's letters; raises `InProgress` without it."""
@@ -180,7 +187,7 @@ def _redrive(setting: HandlerSettings, letters: Letters, letter: InboxLetter) ->
 
 def _handle(setting: HandlerSettings, letters: Letters, letter: InboxLetter) -> HandleResult:
     backend, attempt = setting.entry.backend, _attempt(setting, letter)
-    backend.run(procedures.reopen(backend.store, letter.arrival.record_key))
+    backend.run(procedures.reopen(backend, letter.arrival.record_key))
     try:
         end = attempt.after(setting.entry.run(attempt.claim, attempt.work))
     except (Exception, Postponed) as error:  # noqa: BLE001 - whatever a handler raises is its own
@@ -203,7 +210,7 @@ async def _aredrive(setting: HandlerSettings, letters: Letters, letter: InboxLet
 
 async def _ahandle(setting: HandlerSettings, letters: Letters, letter: InboxLetter) -> HandleResult:
     backend, attempt = setting.entry.backend, _attempt(setting, letter)
-    await _arun(backend, procedures.reopen(backend.store, letter.arrival.record_key))
+    await _arun(backend, procedures.reopen(backend, letter.arrival.record_key))
     try:
         end = attempt.after(await setting.entry.arun(attempt.claim, attempt.awork))
     except (Exception, Postponed) as error:  # noqa: BLE001 - whatever a handler raises is its own

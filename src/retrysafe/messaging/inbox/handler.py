@@ -9,11 +9,12 @@ from contextlib import suppress
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from retrysafe.cancellation import run_to_completion, watch_cancellation
+from retrysafe.claims import saga_steps
 from retrysafe.claims.observers import logger
 from retrysafe.entrypoint import in_thread
 from retrysafe.errors import ConfigurationError, Postponed, RetrysafeError
 from retrysafe.messaging.inbox import procedures
-from retrysafe.messaging.inbox.attempts import HandlerSettings, InboxAttempt
+from retrysafe.messaging.inbox.attempts import HandlerSettings, InboxAttempt, key_of
 from retrysafe.messaging.inbox.dead_letters import Letters, aredrive, redrive
 from retrysafe.messaging.inbox.procedures import HandlerOutcome
 from retrysafe.protocol.messages import Delivery, Envelope
@@ -132,6 +133,20 @@ class Handler(Generic[P, R]):
         One consumer of the name does so at a time, by a lease: while another one is at it there is nothing to do here.
         """
         return redrive(self.setting, self.letters, limit, stopped)
+
+    def signal(self, source: str, message_id: str, name: str, value: Any = None) -> bool:
+        """Give the handling of a message the signal that its `Claim.wait_for` waits for; the first of a name counts.
+
+        Returns False if it has one of this name already, or if it is not under way. What waits goes on when the message
+        comes again.
+        """
+        key = key_of(source, message_id)
+        return saga_steps.signal(self.setting.entry.settings, key, name, value, self.consumer)
+
+    async def asignal(self, source: str, message_id: str, name: str, value: Any = None) -> bool:
+        """`signal` for async code."""
+        key = key_of(source, message_id)
+        return await saga_steps.asignal(self.setting.entry.settings, key, name, value, self.consumer)
 
     async def agive_up(self, envelope: Envelope, error: str) -> HandleResult:
         """Make a message whose attempt has failed with this error a dead letter, however many attempts it has left."""

@@ -42,8 +42,9 @@ from weakref import WeakSet
 from retrysafe.backends import registry
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.joining import join
+from retrysafe.backends.sql.store import keeps_messages
 from retrysafe.boundary import Boundary, exception_types, require_boundary
-from retrysafe.entrypoint import function_of
+from retrysafe.entrypoint import CODEC, function_of
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.errors import SequenceGap
 from retrysafe.messaging.inbox import procedures
@@ -61,7 +62,6 @@ from retrysafe.protocol.ordering import LARGEST_SEQUENCE
 from retrysafe.protocol.records import Duration
 from retrysafe.protocol.redelivery_policy import RetryLimits
 from retrysafe.protocol.requests import Program
-from retrysafe.protocol.store import BatchStore
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -110,7 +110,7 @@ class Inbox:
         name = self._register(consumer)
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
-            self._entry.take_operation(name, function, key="source and id of the message")
+            self._entry.take_operation(name, function, key="source and id of the message", codec=CODEC)
             made: Handler[P, R] = Handler(self._settings(name, function, options), self._letters)
             functools.update_wrapper(made, function)
             return made
@@ -149,7 +149,7 @@ class Inbox:
                 f"A batch that fails is handled again, and boundary {self.boundary.name!r} has "
                 f'effects="{self.boundary.effects}": what was done could not be undone. It needs "transactional".'
             )
-        if not isinstance(self._entry.backend.store, BatchStore):
+        if not keeps_messages(self._entry.backend.store):
             raise ConfigurationError(
                 f"A batch is claimed in one statement, which a {self._entry.backend.kind} store does not have. Handle "
                 "messages one by one, or keep the boundary in SQLite, PostgreSQL, MySQL or MariaDB."
@@ -161,7 +161,7 @@ class Inbox:
         name = self._register(consumer)
 
         def decorate(function: Callable[P, R]) -> BatchHandler[P, R]:
-            self._entry.take_operation(name, function, key="source and id of the message")
+            self._entry.take_operation(name, function, key="source and id of the message", codec=CODEC)
             setting = self._settings(name, function, options)._replace(together=together)
             made: BatchHandler[P, R] = BatchHandler(setting, self._letters, most, most_bytes)
             functools.update_wrapper(made, function)

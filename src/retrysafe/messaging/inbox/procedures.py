@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from retrysafe.backends.backend import Backend
+from retrysafe.backends.steps import can_go_on
 from retrysafe.messaging.inbox.message import NOT_KEPT, is_large, without_body
 from retrysafe.protocol.message_stores import InboxStore
 from retrysafe.protocol.messages import Arrival, InboxLetter
-from retrysafe.protocol.procedures import expire
+from retrysafe.protocol.procedures import clocks_of, expire
 from retrysafe.protocol.records import State
 from retrysafe.protocol.redelivery_policy import Counts, HandleResult, MessageOutcome, RetryLimits, after_failure
 from retrysafe.protocol.requests import Ask, Program, ask
-from retrysafe.protocol.store import Store, TransactionalStore
+from retrysafe.protocol.store import TransactionalStore
+from retrysafe.protocol.transitions import Transition
 
 
 class HandlerOutcome(NamedTuple):
@@ -164,11 +167,17 @@ def mark(store: TransactionalStore, inbox: InboxStore, identities: Sequence[byte
     return marked
 
 
-def reopen(store: Store, key: bytes) -> Program[None]:
-    """Let the key of a message that failed for good be claimed once more; any other record stays as it is."""
-    record = yield from ask(store.read(key))
+def reopen(backend: Backend, key: bytes) -> Program[None]:
+    """Let the key of a message that failed for good be claimed once more; any other record stays as it is.
+
+    Work in steps goes on behind those that are done; other work is new.
+    """
+    record = yield from ask(backend.store.read(key))
     if record is not None and record.state is State.FAILED:
-        yield from expire(store, record, forget=True)
+        if (yield from can_go_on(backend, record)):
+            yield from ask(backend.store.resolve(record, Transition.EXPIRE, None, clocks_of(record)))
+        else:
+            yield from expire(backend.store, record, forget=True)
 
 
 AT_ONCE = 500

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from retrysafe.backends.driver import arestarting, arun, restarting, run
 from retrysafe.cancellation import run_to_completion
-from retrysafe.claims.lease import for_loop, for_thread
+from retrysafe.claims.heartbeat import for_loop, for_thread
 from retrysafe.errors import LeaseLost, RetrysafeError, StoreUnavailable
 from retrysafe.messaging.relay.dispatch import Dispatch
 from retrysafe.messaging.relay.leases import LOST, BucketLease, BucketLeases
@@ -302,7 +302,7 @@ async def _adrain_held(
 class Taken(NamedTuple):
     """A batch of a leased bucket: what was read, what of it is published, with its attempts noted, and what is not."""
 
-    held: Ownership
+    ownership: Ownership
     found: list[Queued]
     queue: list[Queued]
     killers: PublishOutcome
@@ -328,9 +328,9 @@ def _take_leased(setting: Setting, request: ClaimRequest, number: int) -> Progra
     if queue:
         yield from setting.outbox.note_begin(queue)
     else:
-        yield setting.store.settle(won.held, Transition.RELEASE, None)
+        yield setting.store.settle(won.ownership, Transition.RELEASE, None)
     yield setting.store.commit()
-    return Taken(won.held, found, as_noted(queue), killers)
+    return Taken(won.ownership, found, as_noted(queue), killers)
 
 
 def _due(setting: Setting, number: int) -> Program[list[Queued]]:
@@ -338,14 +338,14 @@ def _due(setting: Setting, number: int) -> Program[list[Queued]]:
     return due(setting.outbox, number, setting.batch, setting.low.mark, walk, shut)
 
 
-def _conclude(setting: Setting, held: Ownership, verdict: PublishOutcome, *, last: bool) -> Program[bool]:
+def _conclude(setting: Setting, ownership: Ownership, verdict: PublishOutcome, *, last: bool) -> Program[bool]:
     """Write down, in a transaction, what became of a wave; ``last``: and release the bucket. False if we lost it.
 
     Without the fence, a relay that was stalled would write what it has read long ago over what others have since: the
     pause of a lane, the place where it is parked, its attempts.
     """
     yield setting.store.begin()
-    if not (yield _fence(setting, held, last=last)):
+    if not (yield _fence(setting, ownership, last=last)):
         yield setting.store.rollback()
         return False
     yield from conclude(setting.outbox, verdict, keep=setting.keep, noted=True)
@@ -353,10 +353,10 @@ def _conclude(setting: Setting, held: Ownership, verdict: PublishOutcome, *, las
     return True
 
 
-def _give_back(setting: Setting, held: Ownership, noted: Sequence[Queued]) -> Program[bool]:
+def _give_back(setting: Setting, ownership: Ownership, noted: Sequence[Queued]) -> Program[bool]:
     """Release the bucket early, and write down that the attempts which began at these killed no relay."""
     yield setting.store.begin()
-    if not (yield _fence(setting, held, last=True)):
+    if not (yield _fence(setting, ownership, last=True)):
         yield setting.store.rollback()
         return False
     if noted:
@@ -365,9 +365,9 @@ def _give_back(setting: Setting, held: Ownership, noted: Sequence[Queued]) -> Pr
     return True
 
 
-def _fence(setting: Setting, held: Ownership, *, last: bool) -> Ask[bool]:
+def _fence(setting: Setting, ownership: Ownership, *, last: bool) -> Ask[bool]:
     """Hold the record of the lease to the end of the transaction; ``last``: and end the lease with it."""
-    return setting.store.settle(held, Transition.RELEASE, None) if last else setting.outbox.fence(held)
+    return setting.store.settle(ownership, Transition.RELEASE, None) if last else setting.outbox.fence(ownership)
 
 
 def _drain_leased(setting: Setting, leases: BucketLeases, client: Client, number: int) -> Totals:
@@ -381,12 +381,12 @@ def _drain_leased(setting: Setting, leases: BucketLeases, client: Client, number
         return total
     _record(setting, taken, total)
     if taken.queue:
-        lease.begin(taken.held)
+        lease.begin(taken.ownership)
         try:
             _publish_leased(setting, client, lease, taken.queue, total)
         except BaseException as error:
             try:
-                _transact(client, partial(_give_back, setting, taken.held, _survivors(taken, error)))
+                _transact(client, partial(_give_back, setting, taken.ownership, _survivors(taken, error)))
             except RetrysafeError:
                 lease.give_back_later()
             raise
@@ -412,7 +412,7 @@ def _publish_leased(
     while flow.wave:
         lease.ensure_held()
         verdict = flow.judge(setting.dispatch.publish(flow.wave))
-        if not _transact(client, partial(_conclude, setting, lease.held, verdict, last=not flow.wave)):
+        if not _transact(client, partial(_conclude, setting, lease.ownership, verdict, last=not flow.wave)):
             raise LeaseLost(LOST)
         total.add(verdict)
 
@@ -436,13 +436,13 @@ async def _adrain_leased(setting: Setting, leases: BucketLeases, client: AsyncCl
         return total
     _record(setting, taken, total)
     if taken.queue:
-        lease.begin(taken.held)
+        lease.begin(taken.ownership)
         lease.watch_task()
         try:
             await _apublish_leased(setting, client, lease, taken.queue, total)
         except BaseException as error:
             lost = lease.is_lost_by(error)
-            steps = partial(_give_back, setting, taken.held, _survivors(taken, error))
+            steps = partial(_give_back, setting, taken.ownership, _survivors(taken, error))
             try:
                 await run_to_completion(_atransact(client, steps))
             except RetrysafeError:
@@ -464,7 +464,7 @@ async def _apublish_leased(
     while flow.wave:
         lease.ensure_held()
         verdict = flow.judge(await setting.dispatch.apublish(flow.wave))
-        if not await _atransact(client, partial(_conclude, setting, lease.held, verdict, last=not flow.wave)):
+        if not await _atransact(client, partial(_conclude, setting, lease.ownership, verdict, last=not flow.wave)):
             raise LeaseLost(LOST)
         total.add(verdict)
 

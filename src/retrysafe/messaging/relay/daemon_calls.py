@@ -21,7 +21,7 @@ async def in_daemon(call: Callable[[], T]) -> T:
     answer: Future[T] = Future()
 
     def answering() -> None:
-        if not answer.set_running_or_notify_cancel():  # from now on it is not cancelled with whoever waits
+        if not answer.set_running_or_notify_cancel():  # from now on it is not cancelled with its waiter
             return
         try:
             answer.set_result(call())

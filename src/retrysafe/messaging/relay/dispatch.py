@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from retrysafe.messaging.relay.circuit_breaker import Breaker
+from retrysafe.messaging.relay.destination_breaker import Breaker
 from retrysafe.messaging.relay.publish_calls import PublishCalls, PublishRefusal
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus, Queued
 from retrysafe.protocol.publish_policy import clip_pause

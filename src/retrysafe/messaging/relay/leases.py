@@ -11,7 +11,7 @@ from collections.abc import Callable
 from retrysafe.backends.backend import Backend
 from retrysafe.claims import attempt_ids
 from retrysafe.claims.deferred import Deferred
-from retrysafe.claims.lease import LeaseTerm, LoopHeartbeat, ThreadHeartbeat, clock
+from retrysafe.claims.heartbeat import LeaseTerm, LoopHeartbeat, ThreadHeartbeat, clock
 from retrysafe.claims.observers import UNOBSERVED
 from retrysafe.errors import LeaseLost, RetrysafeError, StoreUnavailable
 from retrysafe.protocol.keys import Lookup
@@ -52,10 +52,10 @@ class BucketLease:
         self._store = leases.backend.store
         self._claimed_at = clock()
 
-    def begin(self, held: Ownership) -> None:
+    def begin(self, ownership: Ownership) -> None:
         """Renew the lease from now on."""
-        self.held = held
-        self._lease = LeaseTerm(held, self._claimed_at, UNOBSERVED)
+        self.ownership = ownership
+        self._lease = LeaseTerm(ownership, self._claimed_at, UNOBSERVED)
         self._heartbeat.add(self._lease)
 
     def end(self) -> None:
@@ -73,7 +73,7 @@ class BucketLease:
 
     def is_lost_by(self, error: BaseException | None) -> bool:
         """Tell whether the work ended by that cancellation, which is then taken back."""
-        return self._lease.take_back_stop(error)
+        return self._lease.end_work(error)
 
     def give_back_later(self, error: BaseException | None = None) -> None:
         """Release it as soon as the store answers, unless ``error`` says that it was not won."""
@@ -88,7 +88,7 @@ def _release(store: Store, request: ClaimRequest) -> Program[bool]:
     record = yield from ask(store.read(request.key))
     if record is None or record.attempt != request.attempt or record.state is not State.RUNNING:
         return False
-    held = Ownership(
+    ownership = Ownership(
         request.key, request.attempt, record.token, request.clocks, transactional=False, scoped=request.scoped
     )
-    return (yield from ask(store.settle(held, Transition.RELEASE, None)))
+    return (yield from ask(store.settle(ownership, Transition.RELEASE, None)))

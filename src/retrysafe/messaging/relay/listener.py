@@ -38,7 +38,7 @@ LOOK = 1.0
 class Listening:
     """Nudges ``stop`` for every notification, and when it has connected again. Needs psycopg, for async code too.
 
-    It hangs up by itself when the event loop of the run was closed over it: then nobody else may do so.
+    It hangs up by itself when the event loop of the run was closed over it: then no other code may do so.
     """
 
     def __init__(self, url: str, stop: StopSignal) -> None:

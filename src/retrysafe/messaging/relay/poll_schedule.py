@@ -7,7 +7,7 @@ from typing import NamedTuple
 from retrysafe.protocol.backoff import Backoff
 
 RECOVERY = Backoff(base=0.1, cap=30.0)
-"""The pauses of a relay when the store fails."""
+"""The pauses of a relay when the store or the whole broker fails; those of one destination: `destination_breaker`."""
 
 
 class Polls(NamedTuple):
@@ -32,6 +32,6 @@ class Polls(NamedTuple):
         return self._replace(idle=self.idle + 1, failures=0), rest * (0.75 + chance / 2)
 
     def after_failure(self, chance: float) -> tuple[Polls, float]:
-        """The schedule after the store failed, and how long to rest."""
+        """The schedule after the store or the broker failed, and how long to rest."""
         rest = max(self.shortest, RECOVERY.delay(self.failures, chance))
         return self._replace(failures=self.failures + 1), rest

@@ -3,7 +3,7 @@
 A publisher that raises `ConfigurationError` has published nothing. What it cannot do may concern one message, such as
 one of a topic that it has no route for, or all of them, such as when it is used on a foreign event loop. So what was
 refused together is published in halves, until it is known which messages are refused alone. They wait, and spend no
-attempt: a person has to change the publisher. If it refuses everything, it takes nothing from anybody.
+attempt: a person has to change the publisher. If it refuses everything, it takes no messages at all.
 """
 
 from __future__ import annotations

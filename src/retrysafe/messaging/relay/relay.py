@@ -384,7 +384,7 @@ class Relay:
                 "publisher's sync twin, or SyncPublisher(lambda: …) around what makes it."
             )
         refuse_pooler(self._listen)
-        client = self._backend.another()
+        client = self._backend.new_client()
         try:
             self._backend.check(client)
         except UNUSABLE:
@@ -403,7 +403,7 @@ class Relay:
         await arefuse_pooler(self._listen, self._stop_signal)
         if self._log is not None:
             await self._log.check(self._stop_signal)
-        client = self._backend.aanother()
+        client = self._backend.new_aclient()
         try:
             await self._backend.acheck(client)
         except UNUSABLE:
@@ -450,7 +450,7 @@ class Relay:
     # ------------------------------------------------------------ until stopped
 
     def run_forever(self) -> None:
-        """Publish in this thread until `stop` is called; a store that fails is tried again.
+        """Publish in this thread until `stop` is called; a store or a broker that fails is tried again.
 
         Raises `SchemaOutdated` and `StoreMisconfigured` before the first message, as `Boundary.check` does.
         It heeds no signals, as the commands do: a program may let SIGTERM call `stop`.

@@ -32,6 +32,10 @@ class Concluded(NamedTuple):
 
 _NOTED = (MessageOutcome.FAILED, MessageOutcome.GAP)
 """Outcomes that leave a record of the attempt."""
+_NEW_IN_A_ROW = 3
+"""New messages after which a retry is due: those of a long outage would hold up what arrived behind them."""
+_REMEMBERED = 10_000
+"""Lanes without messages of which it is remembered that their first one was given back."""
 
 
 class Lanes:
@@ -40,10 +44,16 @@ class Lanes:
     def __init__(self, most: int) -> None:
         self.most = most
         self.count = 0
-        self.parked: Counter[str] = Counter()
-        """The number of messages of each partition in lanes that wait for a retry."""
+        self.retried: Counter[str] = Counter()
+        """The number of messages of each partition in lanes whose first message was tried, and is tried again."""
+        self.new: deque[int] = deque()
+        """The ready lanes whose first message was never tried."""
+        self.again: deque[int] = deque()
+        """The ready lanes whose first message was tried before."""
+        self._row = 0
+        """The number of turns of new messages since the last retry."""
         self._lanes: dict[int, deque[Delivery]] = {}
-        self._waiting: set[int] = set()
+        self._tried: set[int] = set()
 
     def __iter__(self) -> Iterator[Delivery]:
         """Everything, each lane in its order."""
@@ -52,7 +62,7 @@ class Lanes:
     @property
     def load(self) -> int:
         """The number of messages that count towards the limit."""
-        return self.count - spare(self.parked.total())
+        return self.count - spare(self.retried.total())
 
     def add(self, delivery: Delivery) -> int | None:
         """Queue a delivery; return its lane if it was empty, and is ready now."""
@@ -60,12 +70,26 @@ class Lanes:
         of = lane_of(envelope.topic, envelope.key, envelope.id)
         queue = self._lanes.get(of)
         self.count += 1
+        self.retried[delivery.partition] += of in self._tried
         if queue is not None:
             queue.append(delivery)
-            self.parked[delivery.partition] += of in self._waiting
             return None
         self._lanes[of] = deque((delivery,))
         return of
+
+    def make_ready(self, lane: int) -> None:
+        """Put a lane behind the others that are ready."""
+        (self.again if lane in self._tried else self.new).append(lane)
+
+    def turn(self, *, new_only: bool) -> deque[int]:
+        """The ready lanes that are next: a retry after each three new messages, as far as there are both."""
+        retry = self.again and (not self.new or (self._row >= _NEW_IN_A_ROW and not new_only))
+        self._row = 0 if retry else self._row + 1
+        return self.again if retry else self.new
+
+    def new_partitions(self) -> set[str]:
+        """The partitions of the lanes that are ready, and whose first message was never tried."""
+        return {self._lanes[lane][0].partition for lane in self.new}
 
     def take(self, first: int, more: Iterable[int], most: int, most_bytes: int) -> Portion:
         """Deliveries from the heads of ready lanes, each lane in its order.
@@ -93,6 +117,8 @@ class Lanes:
     def conclude(self, portion: Portion, handled: Sequence[HandleResult]) -> Iterator[tuple[int, Concluded]]:
         """Remove settled deliveries; yield each lane's result. A lane stops at the first message to be tried again."""
         stopped: dict[int, float] = {}
+        for lane in self._tried.intersection(portion.lanes):
+            self.retried.subtract(delivery.partition for delivery in self._lanes[lane])
         settled: dict[int, list[Delivery]] = {lane: [] for lane in portion.lanes}
         for delivery, lane, one in zip(portion.deliveries, portion.lanes, handled, strict=True):
             if lane in stopped:
@@ -105,21 +131,14 @@ class Lanes:
                 stopped[lane] = one.again
                 if one.became in _NOTED:  # the next attempt looks for the record and removes it
                     self._lanes[lane][0] = delivery._replace(redelivered=True)
+        self._tried.difference_update(settled)
+        self._tried.update(stopped)
+        for lane in stopped:
+            self.retried.update(delivery.partition for delivery in self._lanes[lane])
         for lane, done in settled.items():
             head = self._lanes[lane][0] if self._lanes[lane] else None
             keyed = head is not None and head.envelope.key is not None
             yield lane, Concluded(done, stopped.get(lane), keyed)
-
-    def park(self, lane: int) -> None:
-        """The lane waits for a retry of its first message."""
-        self._waiting.add(lane)
-        self.parked.update(delivery.partition for delivery in self._lanes[lane])
-
-    def resume(self, lane: int) -> None:
-        """The lane waits no longer."""
-        if lane in self._waiting:
-            self._waiting.discard(lane)
-            self.parked.subtract(delivery.partition for delivery in self._lanes[lane])
 
     def goes_on(self, lane: int) -> bool:
         """Tell whether the lane has more messages; an empty lane is removed."""
@@ -129,10 +148,13 @@ class Lanes:
         return False
 
     def drop(self, lane: int) -> list[Delivery]:
-        """Remove a lane; return its deliveries."""
-        self.resume(lane)
+        """Remove a lane; return its deliveries. Its first message was tried, also when it comes back."""
         dropped = list(self._lanes.pop(lane, ()))
         self.count -= len(dropped)
+        if lane in self._tried:
+            self.retried.subtract(delivery.partition for delivery in dropped)
+            if len(self._tried) > len(self._lanes) + _REMEMBERED:
+                self._tried.intersection_update(self._lanes)
         return dropped
 
     def rest(self) -> list[Delivery]:

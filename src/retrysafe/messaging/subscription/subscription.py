@@ -12,6 +12,7 @@ from retrysafe.cancellation import is_failure, reraise_cancellation
 from retrysafe.errors import ConfigurationError, RetrysafeError
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.errors import BrokerUnavailable
+from retrysafe.messaging.inbox.dead_letters import acount_marked
 from retrysafe.messaging.inbox.handler import Handler
 from retrysafe.messaging.relay.poll_schedule import Polls
 from retrysafe.messaging.subscription.watchdog import RECONNECTS, STALLED, Watchdog
@@ -74,9 +75,10 @@ class Subscription:
     Messages of one topic and key are handled one after the other, in the order in which the broker delivers them; up to
     ``lanes`` messages with different keys are handled at once. A message that fails is tried again after a pause; only
     its own lane waits for it. After two messages of a key in a row that became dead letters, each further one of the
-    key is tried once, until one is handled. A failed message without a key is given back to the broker instead. A
-    message that may have crashed a consumer is tried with no other in progress; the others wait a few seconds at most
-    for that.
+    key is tried once, until one is handled. Retries do not hold up messages that were never tried: while there are
+    both, of four turns three are for new messages, and a quarter of the ``lanes`` (at least one of several) begins no
+    retry. A failed message without a key is given back to a consumer that has no ``make_room``. A message that may have
+    crashed a consumer is tried with no other in progress; the others wait a few seconds at most for that.
 
     The ack follows the commit. If the consumer dies between the two, the broker delivers the message again, and the
     inbox recognises it. The broker delivers unsettled messages again when the subscription ends.
@@ -87,7 +89,7 @@ class Subscription:
         lanes: how many messages, or batches, are handled at once, up to 10,000; by default 16, and 2 for batches. Plain
             functions run in the threads of the loop's default executor, whose number (by default CPUs + 4) limits them
             too.
-        in_flight: how many received messages are in memory at most, up to a million. Those that wait for a retry count
+        in_flight: how many received messages are in memory at most, up to a million. Those that are tried again count
             a tenth, here and in the consumer's ``prefetch``.
         redrive: how often the subscription looks for dead letters that were marked to be handled again.
 
@@ -211,6 +213,14 @@ class Subscription:
         """The number of messages of the last `run_once` that became dead letters, or have to come again."""
         return 0 if self._run is None else self._run.unhandled
 
+    @property
+    def left_marked(self) -> int:
+        """The number of marked dead letters that the last `run_once` left to another process.
+
+        It is handling them, or has died less than 30 s ago.
+        """
+        return 0 if self._run is None else self._run.left_marked
+
     async def __aenter__(self) -> Subscription:
         self._bell = bell = self._stops.begin(asyncio.get_running_loop())
         try:
@@ -257,12 +267,15 @@ class Subscription:
 
     async def _drain_all(self, run: SubscriptionRun, wait: float) -> None:
         """Handle the marked dead letters, each once, and then all messages of the broker."""
-        settled = True
+        settled, found = True, list[HandleResult]()
         while settled and not self._bell.rung:
             found = await self._redrive_marked(run)
             run.count_redriven(found)
             settled = any(one.again is None for one in found)
+        setting, letters = self._handler.setting, self._handler.letters
+        others = not found and await acount_marked(setting, letters) > 0  # another process has the lease of redriving
         await self._drain(run, wait)
+        run.left_marked = await acount_marked(setting, letters) if others else 0
 
     async def _drain(self, run: SubscriptionRun, wait: float) -> None:
         left = wait
@@ -277,8 +290,8 @@ class Subscription:
                 return
 
     async def _receive_into(self, run: SubscriptionRun, room: int, wait: float) -> bool:
-        """Receive messages, and tell whether any have come. They are the run's at once, whoever is cancelled meanwhile:
-        it gives them back.
+        """Receive messages, and tell whether any have come. They are the run's at once, whichever task is cancelled
+        meanwhile: it gives them back.
         """
 
         async def receive() -> bool:
@@ -319,9 +332,9 @@ class Subscription:
         watchdog = Watchdog()
         lag = getattr(self._consumer, "lag", None)
         while not self._bell.rung:
-            if self._handler.setting.entry.is_observed("consumer_parked"):
-                for place, messages in run.parked.items():
-                    self._handler.emit("consumer_parked", partition=place, messages=messages)
+            if self._handler.setting.entry.is_observed("consumer_retries"):
+                for place, messages in run.retried.items():
+                    self._handler.emit("consumer_retries", partition=place, messages=messages)
             is_observed = self._handler.setting.entry.is_observed("consumer_lag")
             assigned = getattr(self._consumer, "assigned", None)
             if lag is None:

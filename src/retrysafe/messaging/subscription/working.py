@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Awaitable, Coroutine, Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import count
+from math import inf
 from typing import Any, TypeAlias
 
 from retrysafe.cancellation import is_failure, reraise_cancellation, run_to_completion
@@ -25,7 +26,7 @@ from retrysafe.stop_signal import StopSignal
 LOOK = 0.5
 """Seconds for which a subscription waits for messages before it checks whether it was stopped."""
 FULL_AFTER, FULL_EVERY = 10.0, 60.0
-"""Seconds after which it is told that a partition is full of messages that wait, and between two such events."""
+"""Seconds after which it is told that a partition is full of retries, and between two such events."""
 LEAVING = 5.0
 """Seconds that a run's end waits for a broker that takes nothing back."""
 
@@ -49,10 +50,19 @@ class SubscriptionRun:
         self._forever = forever
         self._lanes = Lanes(in_flight)
         self._failing = FailingLanes()
-        self._park = getattr(consumer, "park", None)
+        self._make_room = getattr(consumer, "make_room", None)
         self._full_since: dict[str, float] = {}
+        self._full_told: dict[str, float] = {}
+        self._look_at = 0.0
+        self._new: list[Portion] = []
+        """The portions at work that were never tried."""
+        self._retries = self._most_retries = 0
+        """The places at work that retries have, and that they have at most while there are new messages."""
+        self._begun: set[str] = set()
+        """The partitions of new messages whose attempt has ended since the last look."""
         self._solitude = Exclusive()
-        self._ready: asyncio.Queue[int | None] = asyncio.Queue()
+        self._ready = asyncio.Semaphore(0)
+        """Released for each lane that is ready; a batch takes several at once."""
         self._settled: list[Delivery] = []
         """The handled messages, until the broker has been told."""
         self._returning: dict[int, tuple[Delivery, float]] = {}
@@ -61,6 +71,8 @@ class SubscriptionRun:
         self._left: set[int] = set()
         """Hashes of the messages of a run that ends by itself which became dead letters, or have to come again."""
         self._dead_again = self._still_marked = 0
+        self.left_marked = 0
+        """The number of marked dead letters that another process is handling, or was when it died."""
         self._acking = asyncio.Event()
         self._room = asyncio.Event()
         self._finishing = self._handled_all = False
@@ -68,7 +80,7 @@ class SubscriptionRun:
     @property
     def unhandled(self) -> int:
         """The number of messages that became dead letters or have to come again, of a run that ends by itself."""
-        return len(self._left) + self._dead_again + self._still_marked
+        return len(self._left) + self._dead_again + self._still_marked + self.left_marked
 
     def count_redriven(self, found: list[HandleResult]) -> None:
         """Count dead letters that were handled again; one that has to come again is in what the next look finds."""
@@ -84,6 +96,7 @@ class SubscriptionRun:
         What is ``handling`` messages beside it ends by itself at the bell, and is waited for; ``watching`` only looks,
         and is cancelled.
         """
+        self._most_retries = max(1, workers - max(1, workers // 4))
         receives = asyncio.ensure_future(receiving)
         lanes = [asyncio.create_task(self._worker()) for _ in range(workers)]
         acking = asyncio.create_task(self._acker())
@@ -134,7 +147,7 @@ class SubscriptionRun:
                 await self.room(full=self._lanes.count)
             self._finishing = True
         for _ in handling:
-            self._ready.put_nowait(None)
+            self._ready.release()
         await asyncio.gather(*handling)
         self._handled_all = True
         self._acking.set()
@@ -148,7 +161,7 @@ class SubscriptionRun:
             self.received[delivery.partition] += 1
             ready = self._lanes.add(delivery)
             if ready is not None:
-                self._ready.put_nowait(ready)
+                self._make_ready(ready)
 
     def partitions_in_memory(self) -> set[str]:
         """The partitions of the messages in memory."""
@@ -161,6 +174,8 @@ class SubscriptionRun:
 
     async def room(self, full: int | None = None) -> int:
         """Return the number of further messages that may be received; wait up to half a second if none may."""
+        if self._forever:
+            self._look_whether_full()
         if self._lanes.load >= (self._lanes.most if full is None else full):
             self._room.clear()
             try:
@@ -178,24 +193,34 @@ class SubscriptionRun:
     # ------------------------------------------------------------ handling
 
     async def _worker(self) -> None:
-        while (lane := await self._ready.get()) is not None:
-            if self._finishing or self._bell.rung:
+        while True:
+            await self._ready.acquire()
+            if self._finishing:
+                return
+            if self._bell.rung:
                 continue
-            portion = self._lanes.take(lane, self._more(), self._handler.portion, self._handler.portion_bytes)
+            ready = self._lanes.turn(new_only=self._retries >= self._most_retries)
+            if not ready:
+                continue
+            retry = ready is self._lanes.again
+            first, more = ready.popleft(), _popping(ready)
+            portion = self._lanes.take(first, more, self._handler.portion, self._handler.portion_bytes)
             self.in_progress += len(portion.deliveries)
+            self._retries += retry
+            if not retry:
+                self._new.append(portion)
             try:
                 await self._conclude(portion, await self._handle(portion))
             finally:
                 self.in_progress -= len(portion.deliveries)
+                self._retries -= retry
+                if not retry:
+                    self._new.remove(portion)
+                    self._begun.update([one.partition for one in portion.deliveries])
 
-    def _more(self) -> Any:
-        """Other lanes that are ready, for a batch."""
-        while not self._ready.empty():
-            lane = self._ready.get_nowait()
-            if lane is None:
-                self._ready.put_nowait(None)
-                return
-            yield lane
+    def _make_ready(self, lane: int) -> None:
+        self._lanes.make_ready(lane)
+        self._ready.release()
 
     async def _handle(self, portion: Portion) -> list[HandleResult]:
         deliveries = portion.deliveries
@@ -228,7 +253,7 @@ class SubscriptionRun:
             self._settled += concluded.settled
             if concluded.again is None:
                 self._next(lane)
-            elif self._forever and concluded.keeps_order:
+            elif self._forever and (concluded.keeps_order or self._make_room is not None):
                 self._wait(lane, concluded.again)
             else:
                 returned += [self._return(delivery, concluded.again) for delivery in self._lanes.drop(lane)]
@@ -243,28 +268,37 @@ class SubscriptionRun:
 
     def _wait(self, lane: int, seconds: float) -> None:
         """Let a lane wait: what is in it leaves room for others, up to a bound that is told."""
-        loop = asyncio.get_running_loop()
-        loop.call_later(seconds, self._resume, lane)
-        self._lanes.park(lane)
-        full = {*self._park(self._lanes.parked)} if self._park is not None else set()
-        if self._lanes.load >= self._lanes.most:
-            full.update(one for one, waiting in self._lanes.parked.items() if waiting > 0)
-        self._full_since = {one: self._full_since.get(one, loop.time()) for one in full}
-        for one, since in self._full_since.items():
-            if loop.time() >= since + FULL_AFTER:
-                self._full_since[one] = loop.time() + FULL_EVERY - FULL_AFTER
-                self._handler.emit("consumer_full", partition=one, messages=self._lanes.parked[one])
+        asyncio.get_running_loop().call_later(seconds, self._next, lane)
+        if self._make_room is not None:
+            self._make_room(self._lanes.retried)
 
-    def _resume(self, lane: int) -> None:
-        self._lanes.resume(lane)
-        if self._park is not None:
-            self._park(self._lanes.parked)
-        self._next(lane)
+    def _look_whether_full(self) -> None:
+        """Tell of partitions that are full of retries: for so long no new message has begun, and none can be received.
+
+        It does not matter whether the retries wait, are due or are being tried.
+        """
+        now = asyncio.get_running_loop().time()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK
+        begun = self._begun.union(one.partition for portion in self._new for one in portion.deliveries)
+        self._begun.clear()
+        full = {*self._make_room(self._lanes.retried)} if self._make_room is not None else set()
+        if self._lanes.load >= self._lanes.most and not begun:
+            full.update(+self._lanes.retried)
+        full -= begun
+        if full:
+            full -= self._lanes.new_partitions()
+        self._full_since = {one: self._full_since.get(one, now) for one in full}
+        for one, since in self._full_since.items():
+            if now >= max(since + FULL_AFTER, self._full_told.get(one, -inf) + FULL_EVERY):
+                self._full_told[one] = now
+                self._handler.emit("consumer_full", partition=one, messages=self._lanes.retried[one])
 
     @property
-    def parked(self) -> Mapping[str, int]:
-        """The number of messages of each partition in lanes that wait for a retry."""
-        return self._lanes.parked
+    def retried(self) -> Mapping[str, int]:
+        """The number of messages of each partition in lanes whose first message is tried again."""
+        return self._lanes.retried
 
     def _note(self, portion: Portion, handled: list[HandleResult]) -> None:
         for delivery, one in zip(portion.deliveries, handled, strict=True):
@@ -272,7 +306,7 @@ class SubscriptionRun:
 
     def _next(self, lane: int) -> None:
         if self._lanes.goes_on(lane):
-            self._ready.put_nowait(lane)
+            self._make_ready(lane)
 
     def _return(self, delivery: Delivery, delay: float) -> int:
         """Note that a message is to be given back; the number that it is noted under."""
@@ -307,6 +341,11 @@ class SubscriptionRun:
             del self._settled[: len(settled)]
             if self._handled_all and not self._settled:
                 return
+
+
+def _popping(ready: deque[int]) -> Iterator[int]:
+    while ready:
+        yield ready.popleft()
 
 
 def _hash(delivery: Delivery) -> int:

@@ -53,9 +53,10 @@ PASSED_BY = Rule(
     "RS102",
     "A guard above the decorator that registers the function",
     Severity.ERROR,
-    "A router or a task queue calls the function that it was given, which is the one below the decorator. A guard "
-    "above it is only in the name of the module, and runs for nobody who comes from outside.",
-    "Put `once(…)` below the decorator that registers, next to the function.",
+    "A router, a task queue, a signal or a server of tools calls the function that it was given, which is the one "
+    "below the decorator. A guard above it is only in the name of the module, and runs for nobody who comes from "
+    "outside.",
+    "Put the guard, such as `once(…)`, below the decorator that registers, next to the function.",
     "how-to/guard-a-function.md",
     """
 from fastapi import FastAPI

@@ -90,7 +90,7 @@ AFTER = Rule(
     "A message or a call after the commit is lost if the process dies",
     Severity.WARNING,
     "The rows are there and nothing says that something is missing: a retry that finds them leaves the message out, "
-    "one that does not look makes them again.",
+    "one that does not look makes them again. A call is a note: often its loss is meant.",
     "Write the message, or an order to call, to the outbox in the transaction.",
     "how-to/outbox.md",
     """

@@ -33,6 +33,14 @@ _TABLES = (
     "WHERE c.relkind IN ('r', 'p') AND starts_with(CAST(c.relname AS text), 'retrysafe_') "
     "AND pg_table_is_visible(c.oid)"
 )
+_DENIED = (
+    "SELECT string_agg(name, ', ' ORDER BY name), denied, quote_ident(current_user) FROM ("
+    "SELECT CAST(c.relname AS text) AS name, string_agg(needed, ', ' ORDER BY place) AS denied FROM pg_class AS c, "
+    "unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) WITH ORDINALITY AS n (needed, place) "
+    "WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND starts_with(CAST(c.relname AS text), 'retrysafe_') "
+    "AND c.relname <> 'retrysafe_schema' AND pg_table_is_visible(c.oid) AND NOT has_table_privilege(c.oid, needed) "
+    "GROUP BY 1) AS t GROUP BY denied ORDER BY denied"
+)
 _SLOTS = (
     "SELECT CAST(slot_name AS text), active, coalesce(wal_status, ''), "
     "(SELECT setting FROM pg_settings WHERE name = 'max_slot_wal_keep_size') FROM pg_replication_slots "
@@ -46,6 +54,10 @@ def _gather(backend: Backend) -> Program[dict[str, Any]]:
     names = ("database", "replicas", "standbys", "working_schema", "home", *_SETTINGS)
     facts: dict[str, Any] = dict(zip(names, row[0], strict=True))
     facts["tables"] = yield from ask(rows_of(_TABLES))
+    denied = yield from ask(rows_of(_DENIED))
+    facts["user"] = denied[0][2] if denied else ""
+    facts["denied_tables"] = ", ".join(tables for tables, _, _ in denied)
+    facts["denied"] = "; ".join(f"{privileges} on {tables}" for tables, privileges, _ in denied)
     facts["slots"] = yield from ask(rows_of(_SLOTS))
     facts["holders"] = yield from ask(rows_of(PostgresqlStore.HOLDERS))  # pyright: ignore[reportArgumentType]
     keyless = [name for name, _, unique in facts["tables"] if not unique and "_records_p" not in name]
@@ -62,7 +74,7 @@ def _look_for_pooler(backend: Backend) -> Mapping[str, Any]:
     One connection that asks twice hears from two server processes; or a second connection hears from the process that
     the first one, still open, was served by.
     """
-    one, other = backend.another(), backend.another()
+    one, other = backend.new_client(), backend.new_client()
     try:
         first = {one(_PID).rows[0][0] for _ in range(2)}
         second = other(_PID).rows[0][0]
@@ -200,6 +212,14 @@ CHECKS = (
         "ALTER DATABASE {database} RESET default_transaction_read_only;",
         _GUIDE,
         _read_only,
+    ),
+    Check(
+        "postgresql-privileges",
+        "May the user of store= read and write the tables?",
+        Severity.ERROR,
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON {denied_tables} TO {user};",
+        _GUIDE,
+        find_fact("denied", "It may not: {}."),
     ),
     Check(
         "postgresql-isolation",

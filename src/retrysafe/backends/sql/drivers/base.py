@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from retrysafe import runtime
-from retrysafe.backends.sql.drivers import refusals
+from retrysafe.backends.sql.drivers import refusals, sqlserver_errors
 from retrysafe.errors import (
     ConfigurationError,
     RetryTransaction,
@@ -92,6 +92,9 @@ def _encoding_of(driver: Any) -> tuple[str, tuple[str, str]] | None:
     return None
 
 
+ELSEWHERE = "search_path is set to another schema than that of store=, or was in a session that a pooler lent to it"
+
+
 def under_tenant(reason: str, *, ended: bool = False) -> ConfigurationError:
     """The refusal of a claim without a tenant where each tenant has a schema, for the ``reason`` that says so.
 
@@ -110,7 +113,7 @@ RESTART_ALL = "40001"
 RESTART = frozenset({RESTART_ALL, "40P01"})
 _ABORTED = "25P02"
 _STORE_CLASSES = frozenset({"08", "25", "53", "54", "55", "57", "58", "XX"})
-"""Classes of SQLSTATE that speak of the server, the connection or its locks, not of anybody's data."""
+"""Classes of SQLSTATE that speak of the server, the connection or its locks, not of a caller's data."""
 _NO_SCHEMA = frozenset({"42P01", "42703"})
 _NAME_UNKNOWN = frozenset({"26000", "42P05"})
 """The session does not know a prepared statement, or knows another by its name: a pooler has changed the session."""
@@ -127,6 +130,7 @@ Of our statements none is unsupported but one whose prepared plan a changed tabl
 _LOST_CONNECTIONS = frozenset({"psycopg.OperationalError", "psycopg2.OperationalError"})
 """Errors that drivers raise without a SQLSTATE if there is no connection, or none any more."""
 NO_SAVEPOINT = "3B001"
+NO_CONSTRAINT = "42P10"
 _MYSQL_STATES = {
     **dict.fromkeys((1020, 1213, 3101), RESTART_ALL),
     **dict.fromkeys((1205, 3572), LOCKED),
@@ -227,7 +231,8 @@ def follow_refusal(query: Query, error: Exception) -> Query | None:
 def sqlstate(error: BaseException) -> str | None:
     """The SQLSTATE of a driver's error, also when SQLAlchemy or Django has wrapped it."""
     for candidate in (error, _drivers(error), _drivers(error).__cause__):
-        state = _mysql_state(candidate) or _sqlite_state(candidate) or _state(candidate)
+        ours = sqlserver_errors.state_of(candidate) or _mysql_state(candidate) or _sqlite_state(candidate)
+        state = ours or _state(candidate)
         if isinstance(state, str):
             return state
     return None
@@ -265,10 +270,14 @@ def wants_restart(error: BaseException) -> bool:
     return asked and all(isinstance(leaf, Exception) for leaf in found)
 
 
+_SQLITE_STATES = {"no such savepoint": NO_SAVEPOINT, "ON CONFLICT clause does not match": NO_CONSTRAINT}
+
+
 def _sqlite_state(error: BaseException | None) -> str | None:
-    """The SQLSTATE of the one error of SQLite's that is an answer; it has no number of its own."""
-    unknown = type(error).__module__ == "sqlite3" and str(error).startswith("no such savepoint")
-    return NO_SAVEPOINT if unknown else None
+    """The SQLSTATE of the errors of SQLite's that are answers; they have no numbers of their own."""
+    if type(error).__module__ != "sqlite3":
+        return None
+    return next((state for text, state in _SQLITE_STATES.items() if str(error).startswith(text)), None)
 
 
 _USERS_OWN = frozenset(
@@ -333,6 +342,8 @@ def _find_misconfigured(error: BaseException, text: str, path: str | None) -> St
         remedy = refusals.of_sqlite(code, path)
     elif "MySQLError" in kinds:
         remedy = refusals.of_mysql(driver.args[0] if driver.args else None)
+    elif sqlserver_errors.is_ours(driver):
+        remedy = sqlserver_errors.find_remedy(driver)
     else:
         remedy = refusals.of_postgresql(sqlstate(error), text)
     if remedy is None:

@@ -34,7 +34,7 @@ from retrysafe.backends.sql.drivers.base import (
     under_tenant,
 )
 from retrysafe.backends.sql.drivers.pool import LONGEST_LIFE, Pool, Size
-from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed, Connections, refuse_connection
+from retrysafe.backends.sql.drivers.sqlite_pool import Borrowed, SqlitePool, refuse_connection
 from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.requests import Query, Rows
@@ -62,7 +62,8 @@ MARKED = (
 )
 ON_A_LOOP = (
     "Django's connections are sync, and an event loop is running in this thread: put the whole guarded function "
-    "into asgiref.sync.sync_to_async, or use a boundary on a URL."
+    "into asgiref.sync.sync_to_async, or use a boundary on a URL. For an async class-based view, guard its async def "
+    "post, or as_view(), not dispatch."
 )
 
 
@@ -350,7 +351,7 @@ class DjangoClient:
         self._alias = alias
         self._impatient = impatient
         self._own = _Own(alias, impatient=impatient)
-        self._file: Connections[_OnFile] | None = None
+        self._file: SqlitePool[_OnFile] | None = None
         self._closed = False
 
     def __call__(self, request: Query, /) -> Rows:
@@ -394,7 +395,7 @@ class DjangoClient:
         if self._file is not None:
             self._file.close()
 
-    def _file_of(self, like: Any) -> Connections[_OnFile]:
+    def _file_of(self, like: Any) -> SqlitePool[_OnFile]:
         """Our connections to the file of a SQLite alias, of which a forked child inherits none."""
         name = str(like.settings_dict["NAME"])
         path = os.path.realpath(url2pathname(urlsplit(name).path) if name.startswith("file:") else name)
@@ -402,7 +403,7 @@ class DjangoClient:
         if file is None or file.path != path:
             if file is not None:
                 file.close()  # a test run has moved the alias to another database
-            self._file = file = Connections(path, partial(_open, self._alias, impatient=self._impatient))
+            self._file = file = SqlitePool(path, partial(_open, self._alias, impatient=self._impatient))
             if self._closed:
                 file.close()
         return file

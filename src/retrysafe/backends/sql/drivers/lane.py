@@ -5,14 +5,14 @@ the loop, so nothing waits for a timer.
 What a query is told does not differ from what it would be told alone:
 
 - Its answer is the row of its key, which the store parses and judges like that of a statement of its own. A statement
-  never has a key twice. Queries that are told the record, whoever wrote it, share the row of one that asks for the same
+  never has a key twice. Queries that are told the record, by any writer, share the row of one that asks for the same
   key: they would find it so a moment later. A query that is told of its own writing alone waits for the next statement.
 - When the server has refused the statement, it has undone all of it. Each query is then performed alone, outside of the
-  lane, so that an error, or a lock that somebody holds, is the matter of the one that met it. A merged statement waits
+  lane, so that an error, or a lock that another holds, is the matter of the one that met it. A merged statement waits
   for no lock for long.
-- When there was no answer, nobody knows what was done. Each query gets the `StoreUnavailable` that it would get alone,
-  and its procedure asks again and recognises what it has written.
-- Who is cancelled leaves the queue. If the statement is under way, it goes on for the others.
+- When there was no answer, it is not known what was done. Each query gets the `StoreUnavailable` that it would get
+  alone, and its procedure asks again and recognises what it has written.
+- A caller that is cancelled leaves the queue. If the statement is under way, it goes on for the others.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class QueryLane:
         return bool(self._queue)
 
     def _next(self) -> None:
-        """The statement has ended: begin the next one, if anybody is waiting for it."""
+        """The statement has ended: begin the next one, if a caller is waiting for it."""
         batch = self._take()
         self._is_under_way = bool(batch)
         if batch:

@@ -260,7 +260,7 @@ class AsyncPsycopgDriver(_OfPsycopg, AsyncPooledDriver[psycopg.AsyncConnection[A
 
     @staticmethod
     async def perform(connection: psycopg.AsyncConnection[Any], query: Query, /) -> Rows:
-        """A deadline ends our wait only: another task may be using the connection, so nobody hangs up."""
+        """A deadline ends our wait only: another task may be using the connection, so the connection stays open."""
         try:
             async with asyncio.timeout(deadline.DEADLINE):
                 return await aperform(connection, query)

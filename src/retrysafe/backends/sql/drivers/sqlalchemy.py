@@ -38,7 +38,7 @@ from retrysafe.backends.sql.drivers.base import (
     under_tenant,
 )
 from retrysafe.backends.sql.drivers.pool import CHECKOUT, LONGEST_LIFE, size_of
-from retrysafe.backends.sql.drivers.sqlite_connections import refuse_asked
+from retrysafe.backends.sql.drivers.sqlite_pool import refuse_asked
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.requests import Copy, Query, Rows
 
@@ -56,19 +56,24 @@ def _failures() -> tuple[type[Exception], ...]:
     return (exc.DBAPIError, exc.TimeoutError, OSError, *raw, *mysql)
 
 
-_DRIVERS = ("pymysql", "asyncmy.errors", "MySQLdb")
+_DRIVERS = ("pymysql", "asyncmy.errors", "MySQLdb", "mssql_python", "pymssql")
 """Drivers that set an isolation level by a statement, whose errors SQLAlchemy passes on as they are."""
 
 
 def perform(connection: Connection, query: Query) -> Rows:
     if connection.dialect.name == "postgresql":
         _leads_directly(connection)
-    sql, args = arguments(query, _STYLES[connection.dialect.paramstyle])
+    sql, args = arguments(query, _style(connection.dialect))
     cursor = connection.exec_driver_sql(sql, tuple(args))
     if not cursor.returns_rows:
         return Rows([], cursor.rowcount)
     rows = [tuple(row) for row in cursor.fetchall()]
     return Rows(rows, len(rows))
+
+
+def _style(dialect: Any) -> str:
+    """The placeholder of parameters by place; mssql-python calls its style pyformat, where that is by name."""
+    return "?" if dialect.driver == "mssqlpython" else _STYLES[dialect.paramstyle]
 
 
 _DIRECT = "retrysafe_direct"
@@ -270,7 +275,7 @@ def _refuse_autocommit(connection: Connection, said: str = AUTOCOMMIT) -> None:
         autocommit = connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT" or (
             driver.get_autocommit()
             if hasattr(driver, "get_autocommit")
-            else getattr(adapted, "autocommit", False) is True
+            else getattr(adapted, "autocommit_state", getattr(adapted, "autocommit", False)) is True
         )
     if autocommit:
         raise ConfigurationError(said)
@@ -356,11 +361,21 @@ def join_scoped(tx: Any, kind: str, address: str) -> Joining:
 def _place_of(tx: Any, kind: str) -> tuple[identity.Place, str]:
     """The pool that it is from, and its kind of database; refuse another one than ``kind``."""
     bind = tx.get_bind() if hasattr(tx, "get_bind") else tx
-    name = (getattr(tx, "dialect", None) or bind.dialect).name
-    found = "mysql" if name == "mariadb" else name
+    dialect = getattr(tx, "dialect", None) or bind.dialect
+    refuse_driver(dialect, "tx=")
+    found = "mysql" if dialect.name == "mariadb" else dialect.name
     refuse_kind(found, kind)
     lent_by = bind.engine.pool
     return identity.pool(getattr(lent_by, _ORIGIN, lent_by)), found
+
+
+def refuse_driver(dialect: Any, argument: str) -> None:
+    """Raise `ConfigurationError` for a driver of SQL Server whose errors and parameters we do not know."""
+    if dialect.name == "mssql" and dialect.driver not in ("mssqlpython", "pymssql"):
+        raise ConfigurationError(
+            f"{argument} is of an engine on mssql+{dialect.driver}; for SQL Server it is mssql+mssqlpython (SQLAlchemy "
+            "2.1) or mssql+pymssql."
+        )
 
 
 _TRANSLATES = "schema_translate_map"

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from retrysafe import runtime
+from retrysafe.backends.spec import Joining, refuse_kind
 from retrysafe.backends.sql.drivers.base import AUTOCOMMIT, NO_ROWS, fail, follow_refusal, not_connected
 from retrysafe.backends.sql.drivers.sqlite_connection import Connection, open_connection
-from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed, Connections, refuse_connection
+from retrysafe.backends.sql.drivers.sqlite_pool import Borrowed, SqlitePool, refuse_connection
 from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.requests import Query, Rows
 from retrysafe.runtime import new_lock
@@ -114,6 +115,15 @@ class Joined(InTransaction):
         return self(request)
 
 
+def join(tx: sqlite3.Connection, kind: str, _address: str) -> Joining:
+    refuse_kind("sqlite", kind)
+    cursor = tx.cursor()
+    cursor.row_factory = None
+    [(_, _, path), *_] = cursor.execute("PRAGMA database_list")  # the first is "main"
+    joined = Joined(tx)
+    return Joining(joined, joined.aexecute, place=("file", path), kind="sqlite")
+
+
 def _begin_if_idle(connection: sqlite3.Connection) -> None:
     """Open the caller's transaction for writing; a deferred one could fail when it writes later."""
     if connection.text_factory is not str:
@@ -134,11 +144,11 @@ class SqliteClient:
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
-        self._connections = Connections(file.path, file.connect)
+        self._pool = SqlitePool(file.path, file.connect)
         self._turn = new_lock()
 
     def __call__(self, request: Query, /) -> Rows:
-        with Borrowed(self._connections) as connection:
+        with Borrowed(self._pool) as connection:
             try:
                 return perform(connection, request)
             except sqlite3.Error as error:
@@ -152,12 +162,12 @@ class SqliteClient:
             raise StoreUnavailable(f"{self._file.path}: another transaction of this process holds the file.")
         process = runtime.pid
         try:
-            with Borrowed(self._connections) as connection:
-                connection.wait_for_writers(until - time.monotonic())
+            with Borrowed(self._pool) as connection:
+                connection.set_busy_timeout(until - time.monotonic())
                 yield InTransaction(connection)
         finally:
             if process == runtime.pid:
                 self._turn.release()
 
     def close(self) -> None:
-        self._connections.close()
+        self._pool.close()

@@ -12,11 +12,10 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
-from retrysafe.backends.spec import Joining, refuse_kind
 from retrysafe.backends.sql.drivers.base import fail, translate
-from retrysafe.backends.sql.drivers.sqlite import InTransaction, Joined, SqliteFile, is_busy, perform
+from retrysafe.backends.sql.drivers.sqlite import InTransaction, SqliteFile, is_busy, perform
 from retrysafe.backends.sql.drivers.sqlite_connection import Connection
-from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed, Connections
+from retrysafe.backends.sql.drivers.sqlite_pool import Borrowed, SqlitePool
 from retrysafe.cancellation import WorkerThread
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.requests import Query, Rows
@@ -38,8 +37,8 @@ class _Writer:
     no more than what the loop was about to run anyway. So a group changes threads once, and there is no timer.
     """
 
-    def __init__(self, connections: Connections[Connection], busy: float, loop: asyncio.AbstractEventLoop) -> None:
-        self._connections, self._busy = connections, busy
+    def __init__(self, pool: SqlitePool[Connection], busy: float, loop: asyncio.AbstractEventLoop) -> None:
+        self._pool, self._busy = pool, busy
         self._loop = loop
         self._gathering: list[_Write] = []
         self._is_busy = False
@@ -74,7 +73,7 @@ class _Writer:
 
     def _run(self) -> None:
         while (group := self._groups.get()) is not None:
-            with suppress(RuntimeError):  # the loop was closed: nobody is waiting any more
+            with suppress(RuntimeError):  # the loop was closed: no task is waiting any more
                 while group:
                     group = self._try(group)
 
@@ -86,8 +85,8 @@ class _Writer:
         rest: list[_Write] = []
         results: list[Rows | Exception]
         try:
-            with Borrowed(self._connections) as connection:
-                connection.wait_for_writers(min(write.until for write in group) - time.monotonic())
+            with Borrowed(self._pool) as connection:
+                connection.set_busy_timeout(min(write.until for write in group) - time.monotonic())
                 results = _perform_together(connection, [write.query for write in group])
         except Exception as error:  # noqa: BLE001 - it belongs to those who wait, and the thread must live on
             now = time.monotonic()
@@ -155,21 +154,12 @@ class AsyncInTransaction:
         return self._inner(request)
 
 
-def join(tx: sqlite3.Connection, kind: str, _address: str) -> Joining:
-    refuse_kind("sqlite", kind)
-    cursor = tx.cursor()
-    cursor.row_factory = None
-    [(_, _, path), *_] = cursor.execute("PRAGMA database_list")  # the first is "main"
-    joined = Joined(tx)
-    return Joining(joined, joined.aexecute, place=("file", path), kind="sqlite")
-
-
 class AsyncSqliteClient:
     """Reads on the loop, a writer thread, and turns for transactions; all of one event loop."""
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
-        self._connections = Connections(file.path, file.connect)
+        self._pool = SqlitePool(file.path, file.connect)
         self._writer: _Writer | None = None
         self._turn = asyncio.Lock()
         self._aside = WorkerThread("retrysafe-sqlite-transactions")
@@ -178,7 +168,7 @@ class AsyncSqliteClient:
         pending: Query | None = request
         rows = Rows([], 0)
         while pending is not None and not pending.writes:
-            with Borrowed(self._connections) as connection:
+            with Borrowed(self._pool) as connection:
                 try:
                     rows = perform(connection, pending._replace(otherwise=None))  # that may write: not on the loop
                 except sqlite3.Error as error:
@@ -189,7 +179,7 @@ class AsyncSqliteClient:
         if pending is None:
             return rows
         if self._writer is None:
-            self._writer = _Writer(self._connections, self._file.busy, asyncio.get_running_loop())
+            self._writer = _Writer(self._pool, self._file.busy, asyncio.get_running_loop())
         return await self._writer.submit(pending)
 
     @asynccontextmanager
@@ -202,8 +192,8 @@ class AsyncSqliteClient:
         except TimeoutError as error:
             raise StoreUnavailable(f"{self._file.path}: another transaction of this loop holds the file.") from error
         try:
-            with Borrowed(self._connections) as connection:
-                connection.wait_for_writers(until - time.monotonic())
+            with Borrowed(self._pool) as connection:
+                connection.set_busy_timeout(until - time.monotonic())
                 yield AsyncInTransaction(connection, self._aside)
         finally:
             self._turn.release()
@@ -215,7 +205,7 @@ class AsyncSqliteClient:
             writer.end()
             writer.join()
         self._aside.end()
-        self._connections.close()
+        self._pool.close()
 
     async def aclose(self) -> None:
         writer, self._writer = self._writer, None
@@ -225,4 +215,4 @@ class AsyncSqliteClient:
                 await self._aside.run(writer.join)
         finally:
             self._aside.end()
-            self._connections.close()
+            self._pool.close()

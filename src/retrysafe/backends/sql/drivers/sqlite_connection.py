@@ -54,13 +54,13 @@ class Connection(sqlite3.Connection):
             if self.in_transaction:
                 self.rollback()
             if self._waits != self._usual:
-                self.wait_for_writers(self._busy)
+                self.set_busy_timeout(self._busy)
         except sqlite3.Error:
             return False
         return True
 
-    def wait_for_writers(self, seconds: float) -> None:
-        """Wait so long, until it is lent again, when others are writing; rounded up to 50 ms."""
+    def set_busy_timeout(self, seconds: float) -> None:
+        """Let statements wait so long for other writers, until it is lent again; rounded up to 50 ms."""
         steps = _steps(seconds)
         if steps != self._waits:
             super().execute(f"PRAGMA busy_timeout = {50 * steps}").close()

@@ -66,7 +66,9 @@ _Place = tuple[str, int]
 """A topic and the number of a partition."""
 
 
-class _Held:
+class _Assigned:
+    """A partition that this consumer has."""
+
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
         self.withheld: list[Delivery] = []
@@ -80,14 +82,14 @@ class _Held:
 class RecordTag(NamedTuple):
     """A message, in one assignment of its partition: after a new one, this consumer cannot settle it any more."""
 
-    held: _Held
+    held: _Assigned
     offset: int
 
 
 class _Committing(NamedTuple):
     """A commit in progress, and the callers that wait for its end."""
 
-    owed: Mapping[_Place, _Held]
+    owed: Mapping[_Place, _Assigned]
     commits: Mapping[_Place, OffsetCommit]
     asked: Sequence[Future[None]]
 
@@ -182,7 +184,7 @@ class _KafkaSession(ConsumerSession):
         self._properties, self._asking, self._topics, self._group = properties, asking, topics, group
         self._leave_within, self._observers = leave_within, observers
         self._turn = threading.Condition()
-        self._held: dict[_Place, _Held] = {}
+        self._held: dict[_Place, _Assigned] = {}
         self._asked: list[Future[None]] = []
         """Callers that wait for the commit of everything that was settled before they asked."""
         self._committing: _Committing | None = None
@@ -208,14 +210,14 @@ class _KafkaSession(ConsumerSession):
             return super().take(limit, now)
 
     async def look(self) -> bool:
-        with self._turn:  # which is not held while anything is awaited: nothing is
+        with self._turn:  # `super().look()` awaits nothing
             return await super().look()
 
     async def settle(self, deliveries: Sequence[Delivery]) -> None:
         """Commit these deliveries as settled, and wait for that."""
         with self._turn:
             for delivery in deliveries:
-                if self._shelf.settle(delivery):
+                if self._lanes.settle(delivery):
                     delivery.tag.held.progress.settle(delivery.tag.offset)
             self._turn.notify_all()
             if self._thread is None:
@@ -231,11 +233,11 @@ class _KafkaSession(ConsumerSession):
         with self._turn:
             super().give_back(delivery, until)
 
-    def park(self, waiting: Mapping[str, int]) -> Collection[str]:
+    def make_room(self, retried: Mapping[str, int]) -> Collection[str]:
         with self._turn:
-            self._shelf.parked = dict(waiting)
+            self._lanes.retried = dict(retried)
             places = {f"{topic}-{number}": (topic, number) for topic, number in self._held}
-            return self._shelf.crowds(lambda one: one not in places or self._has_space(places[one], 1.0))
+            return self._lanes.crowds(lambda one: one not in places or self._has_space(places[one], 1.0))
 
     @property
     def assigned(self) -> Collection[str]:
@@ -248,7 +250,7 @@ class _KafkaSession(ConsumerSession):
             held = {place: one.progress for place, one in self._held.items() if one.progress.low >= 0}
             before = {place: progress.low + progress.settled for place, progress in held.items()}
             for place in held:
-                if not self._shelf.count(f"{place[0]}-{place[1]}") and not self._held[place].withheld:
+                if not self._lanes.count(f"{place[0]}-{place[1]}") and not self._held[place].withheld:
                     before[place] = max(before[place], self._held[place].end)
         if not before:
             return {}
@@ -271,7 +273,7 @@ class _KafkaSession(ConsumerSession):
         with self._turn:
             self._held.clear()
             self._end_commit()
-            self._shelf.clear()
+            self._lanes.clear()
 
     # ------------------------------------------------------------ the thread that polls
 
@@ -286,7 +288,7 @@ class _KafkaSession(ConsumerSession):
         with self._turn:
             self._failure = failure
             self._held.clear()
-            self._shelf.clear()
+            self._lanes.clear()
             self._end_commit()
         self._wake()
 
@@ -334,7 +336,7 @@ class _KafkaSession(ConsumerSession):
             envelope = envelope_from(_headers(message), message.key(), message.value(), self._topics[topic])
             delivery = Delivery(envelope, RecordTag(held, offset), f"{topic}-{number}", held.progress.is_again(offset))
             if offset < held.progress.granted:
-                self._shelf.put(delivery)
+                self._lanes.put(delivery)
             else:
                 held.withheld.append(delivery)
                 held.withheld_bytes += envelope.size
@@ -355,8 +357,8 @@ class _KafkaSession(ConsumerSession):
                 return
             missed = max(0, oldest - held.progress.low)
             if is_another := held.progress.next > end:
-                self._held[place] = _Held(Progress(oldest, None, self._prefetch))
-                self._shelf.forget(f"{place[0]}-{place[1]}")
+                self._held[place] = _Assigned(Progress(oldest, None, self._prefetch))
+                self._lanes.forget(f"{place[0]}-{place[1]}")
         if is_another:
             self._on_error(error)
         elif missed:
@@ -384,8 +386,8 @@ class _KafkaSession(ConsumerSession):
     def _has_space(self, place: _Place, share: float) -> bool:
         held, partition = self._held[place], f"{place[0]}-{place[1]}"
         return (
-            self._shelf.load(partition) + len(held.withheld) < self._prefetch * share
-            and self._shelf.count_bytes(partition) + held.withheld_bytes < self._bytes * share
+            self._lanes.load(partition) + len(held.withheld) < self._prefetch * share
+            and self._lanes.count_bytes(partition) + held.withheld_bytes < self._bytes * share
             and held.progress.ahead < _AHEAD
         )
 
@@ -414,7 +416,7 @@ class _KafkaSession(ConsumerSession):
         with self._turn:
             for one in begun:
                 progress = Progress(max(-1, one.offset), one.metadata, self._prefetch)
-                self._held[one.topic, one.partition] = _Held(progress)
+                self._held[one.topic, one.partition] = _Assigned(progress)
         _assign(
             client,
             [
@@ -432,10 +434,10 @@ class _KafkaSession(ConsumerSession):
         with self._turn:
             for one in partitions:
                 self._held.pop((one.topic, one.partition), None)
-                self._shelf.forget(f"{one.topic}-{one.partition}")
+                self._lanes.forget(f"{one.topic}-{one.partition}")
         client.incremental_unassign(partitions)
 
-    def _is_owed(self, place: _Place, held: _Held) -> bool:
+    def _is_owed(self, place: _Place, held: _Assigned) -> bool:
         """Tell whether a commit is due: messages were settled or wait for a commit, or the partition is being left."""
         progress = held.progress
         return progress.is_owed or bool(held.withheld) or (self._is_leaving(place) and progress.low >= 0)
@@ -458,7 +460,7 @@ class _KafkaSession(ConsumerSession):
                 client.commit(offsets=_offsets(commits), asynchronous=False)
 
     def _is_left(self) -> bool:
-        return self._is_ending() or not any(self._shelf.out(partition) for partition in self._leaving)
+        return self._is_ending() or not any(self._lanes.out(partition) for partition in self._leaving)
 
     # ------------------------------------------------------------ commits
 
@@ -517,11 +519,11 @@ class _KafkaSession(ConsumerSession):
                 one.set_result(None)
             self._asked = []
 
-    def _hand_out(self, held: _Held) -> None:
+    def _hand_out(self, held: _Assigned) -> None:
         """Queue the messages that waited for a commit, as far as they may be handed out now."""
         for delivery in held.withheld:
             if delivery.tag.offset < held.progress.granted:
-                self._shelf.put(delivery)
+                self._lanes.put(delivery)
         held.withheld = [one for one in held.withheld if one.tag.offset >= held.progress.granted]
         held.withheld_bytes = sum(one.envelope.size for one in held.withheld)
 

@@ -38,13 +38,6 @@ class KafkaRecord(NamedTuple):
     value: bytes
     headers: list[tuple[str, str | bytes | None]]
 
-    @property
-    def size(self) -> int:
-        """About how many bytes it has."""
-        return (
-            len(self.value) + len(self.key or b"") + sum(len(name) + len(value or b"") for name, value in self.headers)
-        )
-
 
 def record_of(envelope: Envelope, mode: Mode, prefix: str) -> KafkaRecord:
     """The record that carries an envelope; its key is the envelope's.
@@ -70,7 +63,7 @@ def record_of(envelope: Envelope, mode: Mode, prefix: str) -> KafkaRecord:
     key = None if envelope.key is None else envelope.key.encode()
     encoded = [(name, text.encode()) for name, text in (headers | beside).items()]
     for name in beside:
-        name.encode()
+        name.encode()  # only to raise: the client takes any text
     return KafkaRecord(topic, key, value, [*encoded])
 
 

@@ -92,7 +92,7 @@ class Progress:
         return sum(self._settled.values())
 
     def commit(self, *, leaving: bool = False) -> OffsetCommit:
-        """Return the next commit, if a message was received or settled since the last one.
+        """Return the next commit.
 
         ``leaving``: nothing more is handed out before the next owner reads it.
         """

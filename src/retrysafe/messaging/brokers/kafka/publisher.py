@@ -8,9 +8,9 @@ from concurrent.futures import Future
 
 from confluent_kafka import KafkaError
 
-from retrysafe.messaging.brokers.kafka.delivery import RecordSender, Reports
 from retrysafe.messaging.brokers.kafka.messages import KafkaRecord, record_of
 from retrysafe.messaging.brokers.kafka.properties import Properties, properties_of
+from retrysafe.messaging.brokers.kafka.sender import RecordSender, Reports
 from retrysafe.messaging.brokers.spec import declaring
 from retrysafe.messaging.cloudevents import Mode, require_mode
 from retrysafe.protocol.durations import seconds as seconds_of

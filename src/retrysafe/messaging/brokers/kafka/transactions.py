@@ -63,7 +63,7 @@ class KafkaTransaction:
 
     Attributes:
         records: in their order within each partition.
-        outcome: what became of it, once the block has been left.
+        outcome: what became of it, once the block has been left without an error.
     """
 
     def __init__(self, producer: Producer, records: Sequence[Message], within: float) -> None:

@@ -287,7 +287,7 @@ class MqttLink:
     async def close(self, patience: float, *, keep: int | None = None) -> None:
         """Hang up when the broker has read all, at the latest after so many seconds.
 
-        Who closes a socket with something unread in it has what the broker has not read thrown away: settled messages
+        Closing a socket with something unread in it throws away what the broker has not read: settled messages
         would come again.
 
         keep: how long the session is kept now; by default as long as was said when it was opened.

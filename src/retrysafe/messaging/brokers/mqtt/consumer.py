@@ -124,7 +124,7 @@ class _MqttSessions(ConsumerSession):
         """Tell the broker that these are settled, and wait until it knows."""
         told: set[MqttLink] = set()
         for delivery in deliveries:
-            if self._shelf.settle(delivery) and delivery.tag.packet:
+            if self._lanes.settle(delivery) and delivery.tag.packet:
                 delivery.tag.connection.acknowledge(delivery.tag.packet)
                 told.add(delivery.tag.connection)
         for connection in told:
@@ -132,7 +132,7 @@ class _MqttSessions(ConsumerSession):
                 await connection.flush(self._timeout)
 
     def _has_room(self, partition: str) -> bool:
-        return self._shelf.count(partition) < self._prefetch  # the broker counts those that wait for a retry
+        return self._lanes.count(partition) < self._prefetch  # the broker counts those that wait for a retry
 
     async def close(self) -> None:
         """Hang up; another consumer goes on with the sessions at once."""
@@ -207,7 +207,7 @@ class _MqttSessions(ConsumerSession):
             return
         content = Packet(bytes(message.payload), message.properties or properties(PacketTypes.PUBLISH))
         tag = PacketTag(connection, next(self._numbers), message.mid)
-        self._shelf.put(Delivery(envelope_from(content, session.place), tag, session.name, message.dup))
+        self._lanes.put(Delivery(envelope_from(content, session.place), tag, session.name, message.dup))
         self._arrived.set()
 
     async def _tell(self) -> None:
@@ -226,4 +226,4 @@ class _MqttSessions(ConsumerSession):
         connection = self._open.pop(name, None)
         if connection is not None:
             await connection.close(self._timeout)
-        self._shelf.forget(name)
+        self._lanes.forget(name)

@@ -141,7 +141,7 @@ class _NatsSession(ConsumerSession):
         told: list[str] = []
         now = asyncio.get_running_loop().time()
         for delivery in deliveries:
-            self._shelf.settle(delivery)
+            self._lanes.settle(delivery)
             reply = self._partitions[delivery.partition].settle(delivery.tag, now)
             if reply is None:
                 continue
@@ -220,11 +220,11 @@ class _NatsSession(ConsumerSession):
             return
         delivery, given_up = partition.arrive(message, asyncio.get_running_loop().time())
         if given_up:
-            self._shelf.forget(partition.place)
+            self._lanes.forget(partition.place)
             for reply in given_up:
                 await connection.client.publish(reply, b"-NAK")
         if delivery is not None:
-            self._shelf.put(delivery)
+            self._lanes.put(delivery)
             self._arrived.set()
         if delivery is None or partition.is_idle:
             self._room.set()
@@ -262,10 +262,11 @@ class _NatsSession(ConsumerSession):
             await connection.close()
             return
         if partition.has_lapsed(now):
-            self._shelf.forget(partition.place)
+            self._lanes.forget(partition.place)
         for reply in list(partition.in_progress(now)):
             await connection.client.publish(reply, b"+WPI")
-        asked = partition.request(now, self._prefetch + self._shelf.count_spared(partition.place), self._bytes)
+        spared = self._lanes.count_spared(partition.place)
+        asked = partition.request(now, self._prefetch, self._bytes, spared)
         if asked is not None:
             answers, request = asked
             await connection.client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{partition.next}", request, reply=answers)
@@ -275,13 +276,13 @@ class _NatsSession(ConsumerSession):
         info = await _ask_jetstream(connection, f"CONSUMER.INFO.{partition.next}", self._timeout)
         if self._connection is connection:
             for delivery in partition.own(info["num_ack_pending"], held, turn):
-                self._shelf.put(delivery)
+                self._lanes.put(delivery)
             self._arrived.set()
 
     async def _share(self, connection: NatsLink) -> None:
         """Leave partitions to others, when more than a fair share of those with messages are ours."""
         now = asyncio.get_running_loop().time()
-        for place in [place for place in self._leaving if not self._shelf.out(place)]:
+        for place in [place for place in self._leaving if not self._lanes.out(place)]:
             self._partitions[place].rest(now + self._lease)
             await self._leave(connection, self._partitions[place])
             await self._listen(connection, self._partitions[place])
@@ -315,7 +316,7 @@ class _NatsSession(ConsumerSession):
         """
         await self._listening[partition.place].drain()  # type: ignore[no-untyped-call]
         pin = partition.pin
-        self._shelf.forget(partition.place)
+        self._lanes.forget(partition.place)
         for reply in partition.lose():
             await connection.client.publish(reply, b"-NAK")
         if pin:

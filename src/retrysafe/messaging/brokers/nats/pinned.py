@@ -75,8 +75,10 @@ class PinnedPartition:
 
     # ------------------------------------------------------------ asking
 
-    def request(self, now: float, prefetch: int, most: int) -> tuple[str, bytes] | None:
+    def request(self, now: float, prefetch: int, most: int, spared: int = 0) -> tuple[str, bytes] | None:
         """Return the next request and the subject of its answers, lest more is held than so many messages and bytes.
+
+        ``spared``: those of the held that do not count.
 
         None: nothing now.
 
@@ -93,7 +95,7 @@ class PinnedPartition:
                 return None
             batch = max(1, self._others)
         else:
-            batch = prefetch - len(self.held)
+            batch = prefetch + spared - len(self.held)
             if self._one and not self.held:
                 batch = 1
             elif batch < 1 or self._bytes >= most or (batch < prefetch // 4 and now < self._until):

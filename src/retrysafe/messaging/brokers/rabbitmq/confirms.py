@@ -47,33 +47,33 @@ def encode_frames(
 
 
 async def publish_and_confirm(
-    wire: Channel, parcels: Sequence[PublishFrames], within: float
+    wire: Channel, messages: Sequence[PublishFrames], within: float
 ) -> list[BaseException | None]:
-    """Send them in this order, and wait for the confirm of each; what kept it away, where there was none.
+    """Send them in this order, and wait for the confirms. Returns None for each confirmed message, else the error.
 
-    Never raises the loss of the channel, which is told of each message instead.
+    Never raises the loss of the channel: it is the error of each message that was not confirmed before.
     """
     confirms: dict[int, _Confirm] = {}
-    kept_away: BaseException = ConnectionError("the channel is closed")
+    missing: BaseException = ConnectionError("the channel is closed")
     try:
         async with asyncio.timeout(within):
-            for portion in _portions(parcels):
-                await _room(wire)
+            for portion in _portions(messages):
+                await _wait_for_room(wire)
                 await _write(wire, portion, confirms)
             if confirms:
                 await asyncio.wait(confirms.values())
     except TimeoutError:
-        kept_away = TimeoutError("the broker did not confirm it")
+        missing = TimeoutError("the broker did not confirm it")
     finally:
-        ended = [_error(confirm) if confirm.done() else kept_away for confirm in confirms.values()]
-        _forget(wire, parcels, confirms)
-    return [*ended, *(kept_away for _ in parcels[len(confirms) :])]
+        ended = [_error(confirm) if confirm.done() else missing for confirm in confirms.values()]
+        _forget(wire, messages, confirms)
+    return [*ended, *(missing for _ in messages[len(confirms) :])]
 
 
-async def _room(wire: Channel) -> None:
+async def _wait_for_room(wire: Channel) -> None:
     while len(wire.confirmations) > AHEAD and not wire.is_closed:
-        unconfirmed: Iterable[object] = wire.confirmations.values()  # beside futures, marks of returned messages
-        pending = [one for one in unconfirmed if isinstance(one, asyncio.Future) and not one.done()]
+        waited: Iterable[object] = wire.confirmations.values()  # beside futures, marks of returned messages
+        pending = [one for one in waited if isinstance(one, asyncio.Future) and not one.done()]
         if not pending:
             return
         await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
@@ -83,33 +83,33 @@ async def _write(wire: Channel, portion: Sequence[PublishFrames], confirms: dict
     if wire.is_closed:
         return
     drained = wire.create_future()
-    payload = b"".join(parcel.octets for parcel in portion)
+    payload = b"".join(message.octets for message in portion)
     await wire.write_queue.put(ChannelFrame(payload, should_close=False, drain_future=drained))
-    for parcel in portion:  # in one step with their place in the queue: the broker numbers what it receives
+    for message in portion:  # in one step with their place in the queue: the broker numbers what it receives
         wire.delivery_tag += 1
         number, confirm = wire.delivery_tag, wire.create_future()
         confirms[number] = wire.confirmations[number] = confirm
-        wire.message_id_delivery_tag[parcel.message_id] = number
+        wire.message_id_delivery_tag[message.message_id] = number
     await asyncio.wait([drained])
 
 
-def _portions(parcels: Sequence[PublishFrames]) -> Iterator[Sequence[PublishFrames]]:
+def _portions(messages: Sequence[PublishFrames]) -> Iterator[Sequence[PublishFrames]]:
     start = size = 0
-    for at, parcel in enumerate(parcels):
-        if size and (size + len(parcel.octets) > AT_ONCE or at - start >= MOST_AT_ONCE):
-            yield parcels[start:at]
+    for at, message in enumerate(messages):
+        if size and (size + len(message.octets) > AT_ONCE or at - start >= MOST_AT_ONCE):
+            yield messages[start:at]
             start, size = at, 0
-        size += len(parcel.octets)
-    yield parcels[start:]
+        size += len(message.octets)
+    yield messages[start:]
 
 
 def _error(confirm: _Confirm) -> BaseException | None:
     return asyncio.CancelledError() if confirm.cancelled() else confirm.exception()
 
 
-def _forget(wire: Channel, parcels: Sequence[PublishFrames], confirms: dict[int, _Confirm]) -> None:
+def _forget(wire: Channel, messages: Sequence[PublishFrames], confirms: dict[int, _Confirm]) -> None:
     """Ignore the broker's later answers about them."""
-    for parcel, (number, confirm) in zip(parcels, confirms.items(), strict=False):
-        if wire.message_id_delivery_tag.get(parcel.message_id) == number:
-            del wire.message_id_delivery_tag[parcel.message_id]
+    for message, (number, confirm) in zip(messages, confirms.items(), strict=False):
+        if wire.message_id_delivery_tag.get(message.message_id) == number:
+            del wire.message_id_delivery_tag[message.message_id]
         confirm.cancel()

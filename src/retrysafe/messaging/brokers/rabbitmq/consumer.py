@@ -43,7 +43,7 @@ _LEAVE_WITHIN = 5.0
 class FrameTag(NamedTuple):
     """A delivery of one channel: a later channel knows nothing of it, and numbers its own."""
 
-    channel: Wire
+    wire: Wire
     queue: str
     number: int
 
@@ -96,7 +96,7 @@ class RabbitMQConsumer(LaggingConsumer["_RabbitMQSession"]):
 
 
 class _RabbitMQSession(ConsumerSession):
-    """A connection, with a channel for each queue."""
+    """A connection, with a channel for each queue. A wire is the channel of aiormq inside one of aio-pika."""
 
     _connection: AbstractConnection | None = None
     _sharing: asyncio.Task[None] | None = None
@@ -105,7 +105,7 @@ class _RabbitMQSession(ConsumerSession):
         super().__init__(prefetch)
         self._url, self._queues, self._members, self._timeout = url, queues, members, timeout
         self._wires: dict[str, Wire] = {}
-        self._tags: dict[str, str] = {}
+        self._consumer_tags: dict[str, str] = {}
         self._settling = asyncio.Lock()
         self._subscribing: set[asyncio.Task[None]] = set()
         self._outstanding: defaultdict[str, Outstanding] = defaultdict(Outstanding)
@@ -123,9 +123,9 @@ class _RabbitMQSession(ConsumerSession):
         """True while messages can come: deleting a queue removes its consumer tag, and nothing else shows it."""
         return (
             not self._is_lost
-            and bool(self._tags)
+            and bool(self._consumer_tags)
             and not any(wire.is_closed for wire in self._wires.values())
-            and all(tag in self._wires[queue].consumers for queue, tag in self._tags.items())
+            and all(tag in self._wires[queue].consumers for queue, tag in self._consumer_tags.items())
         )
 
     async def wait(self, until: float) -> None:
@@ -134,11 +134,11 @@ class _RabbitMQSession(ConsumerSession):
 
     async def settle(self, deliveries: Sequence[Delivery]) -> None:
         async with self._settling:
-            ours = [delivery.tag for delivery in deliveries if self._shelf.settle(delivery)]
+            ours = [delivery.tag for delivery in deliveries if self._lanes.settle(delivery)]
             if ours:
-                await self._tell(ours)
+                await self._send_acks(ours)
 
-    async def _tell(self, ours: Sequence[FrameTag]) -> None:
+    async def _send_acks(self, ours: Sequence[FrameTag]) -> None:
         try:
             async with asyncio.timeout(self._timeout):
                 *frames, last = self._acks(ours)
@@ -163,7 +163,7 @@ class _RabbitMQSession(ConsumerSession):
                 yield self._wires[queue], upto, True
 
     def _has_room(self, partition: str) -> bool:
-        return self._shelf.count(partition) < self._prefetch  # the broker counts those that wait for a retry
+        return self._lanes.count(partition) < self._prefetch  # the broker counts those that wait for a retry
 
     async def lag(self) -> Mapping[str, int]:
         """Count the messages of each queue there and here; asked in a channel that a refusal may close."""
@@ -222,7 +222,7 @@ class _RabbitMQSession(ConsumerSession):
         except ChannelNotFoundEntity as error:
             raise QueueMissing(f"RabbitMQ has no queue {queue!r}: {DECLARE}, and its group and partitions.") from error
         if answer.consumer_tag is not None:
-            self._tags[queue] = answer.consumer_tag
+            self._consumer_tags[queue] = answer.consumer_tag
 
     def _on_late_subscribe(self, task: asyncio.Task[None]) -> None:
         """A failure closes its channel, and so the next `receive` connects again; here it is only taken note of."""
@@ -230,11 +230,11 @@ class _RabbitMQSession(ConsumerSession):
             task.exception()
         self._wake()
 
-    async def _take_in(self, channel: Wire, queue: str, message: DeliveredMessage) -> None:
-        if channel is self._wires.get(queue) and message.delivery_tag is not None:
-            tag = FrameTag(channel, queue, message.delivery_tag)
+    async def _take_in(self, wire: Wire, queue: str, message: DeliveredMessage) -> None:
+        if wire is self._wires.get(queue) and message.delivery_tag is not None:
+            tag = FrameTag(wire, queue, message.delivery_tag)
             self._outstanding[queue].arrive(tag.number)
-            self._shelf.put(Delivery(_envelope(message, queue), tag, queue, bool(message.redelivered)))
+            self._lanes.put(Delivery(_envelope(message, queue), tag, queue, bool(message.redelivered)))
             self._arrived.set()
 
     # ------------------------------------------------------------ sharing
@@ -268,19 +268,19 @@ class _RabbitMQSession(ConsumerSession):
         loop = asyncio.get_running_loop()
         until = loop.time() + _LEAVE_WITHIN
         self._leaving.update(queues)
-        while loop.time() < until and any(self._shelf.out(queue) for queue in queues):  # noqa: ASYNC110 - or time is over
+        while loop.time() < until and any(self._lanes.out(queue) for queue in queues):  # noqa: ASYNC110 - or time is over
             await asyncio.sleep(_LEAVE_WITHIN / 100)
         async with self._settling:
             wires = [self._wires.pop(queue) for queue in queues]
             for queue in queues:
-                self._shelf.forget(queue)
-                del self._outstanding[queue], self._tags[queue]
+                self._lanes.forget(queue)
+                del self._outstanding[queue], self._consumer_tags[queue]
             await asyncio.gather(*(wire.close() for wire in wires))
         try:
             for queue in queues:
                 await self._subscribe(connection, queue)
         except BaseException:
-            self._tags.clear()  # the next `receive` connects anew
+            self._consumer_tags.clear()  # the next `receive` connects anew
             raise
         self._leaving.difference_update(queues)
 

@@ -118,49 +118,46 @@ class _RabbitMQPublishing(PublisherSession):
         results = await self._publish(destination, [entry.content for entry in entries])
         return {entry.place: result for entry, result in zip(entries, results, strict=True)}
 
-    async def _publish(self, place: str, envelopes: Sequence[Envelope]) -> list[PublishResult]:
-        """Publish messages to one place; those that were with one which closed the channel again, one by one."""
-        said = await self._confirm(place, envelopes)
-        if len(said) == 1:
-            return [_CLOSED_BY_IT if one is _CLOSED else one for one in said]
+    async def _publish(self, destination: str, envelopes: Sequence[Envelope]) -> list[PublishResult]:
+        """Publish messages; those that were with one which closed the channel again, one by one."""
+        results = await self._confirm(destination, envelopes)
+        if len(results) == 1:
+            return [_CLOSED_BY_IT if result is _CLOSED else result for result in results]
         return [
-            (await self._publish(place, [envelope]))[0] if one is _CLOSED else one
-            for envelope, one in zip(envelopes, said, strict=True)
+            (await self._publish(destination, [envelope]))[0] if result is _CLOSED else result
+            for envelope, result in zip(envelopes, results, strict=True)
         ]
 
-    async def _confirm(self, place: str, envelopes: Sequence[Envelope]) -> list[PublishResult]:
-        wire = await self._wire(place)
+    async def _confirm(self, destination: str, envelopes: Sequence[Envelope]) -> list[PublishResult]:
+        wire = await self._wire(destination)
         if isinstance(wire, PublishResult):
             return [wire] * len(envelopes)
-        packs = [self._encode_frames(wire, place, envelope) for envelope in envelopes]
-        errors = iter(
-            await publish_and_confirm(wire, [pack for pack in packs if isinstance(pack, PublishFrames)], self._timeout)
-        )
-        said = [pack if isinstance(pack, PublishResult) else _result_of(next(errors)) for pack in packs]
-        if self._wires.get(place) is wire:
-            if any(one.status is PublishStatus.UNKNOWN and one is not _CLOSED for one in said):
+        encoded = [self._encode_frames(wire, destination, envelope) for envelope in envelopes]
+        messages = [one for one in encoded if isinstance(one, PublishFrames)]
+        errors = iter(await publish_and_confirm(wire, messages, self._timeout))
+        results = [one if isinstance(one, PublishResult) else _result_of(next(errors)) for one in encoded]
+        if self._wires.get(destination) is wire:
+            if any(result.status is PublishStatus.UNKNOWN and result is not _CLOSED for result in results):
                 await self.close()  # the connection is lost, and may not know it
-            elif _UNCONFIRMED in said:
-                del self._wires[place]
-                await self._close_wire(
-                    wire
-                )  # the broker has then read all of it: nothing comes after what is sent next
+            elif _UNCONFIRMED in results:
+                del self._wires[destination]  # once it is closed, the broker has read it: nothing overtakes a retry
+                await self._close_wire(wire)
             elif wire.is_closed:
-                self._drop(place)
-        return said
+                self._drop(destination)
+        return results
 
-    def _encode_frames(self, wire: Wire, place: str, envelope: Envelope) -> PublishFrames | PublishResult:
+    def _encode_frames(self, wire: Wire, destination: str, envelope: Envelope) -> PublishFrames | PublishResult:
         try:
-            command = spec.Basic.Publish(exchange=self._exchange, routing_key=place, mandatory=True)
+            command = spec.Basic.Publish(exchange=self._exchange, routing_key=destination, mandatory=True)
             body, media_type, headers = content_of(envelope, self._binding, self._mode)
             return encode_frames(wire, command, _properties(envelope, media_type, headers), body)
         except (ValueError, TypeError, struct.error) as error:
             return PublishResult(PublishStatus.RETRYABLE, _text_of(error))
 
-    # ------------------------------------------------------------ the connection, and a channel for each place
+    # ------------------------------------------------------------ the connection, and a channel for each destination
 
-    async def _wire(self, place: str) -> Wire | PublishResult:
-        """The channel of a place; or why there is none, in which case nothing has been published."""
+    async def _wire(self, destination: str) -> Wire | PublishResult:
+        """The channel of a destination; or why there is none, in which case nothing has been published."""
         try:
             async with self._opening:  # publish may be called while it is under way
                 connection = await self._connect()
@@ -168,7 +165,7 @@ class _RabbitMQPublishing(PublisherSession):
             return PublishResult(PublishStatus.UNAVAILABLE, _text_of(error))
         try:
             async with asyncio.timeout(self._timeout):
-                wire = self._open(place) or await self._open_wire(connection, place)
+                wire = self._find_open(destination) or await self._open_wire(connection, destination)
         except _REFUSED as error:
             return PublishResult(PublishStatus.STALLED, _text_of(error))
         except Exception as error:  # noqa: BLE001 - a connection that opens no channel is of no use
@@ -182,7 +179,7 @@ class _RabbitMQPublishing(PublisherSession):
             return PublishResult(
                 PublishStatus.UNAVAILABLE, "the broker is out of memory or disk, and blocks publishers"
             )
-        self._wires.move_to_end(place)
+        self._wires.move_to_end(destination)
         return wire
 
     async def _connect(self) -> AbstractConnection:
@@ -192,29 +189,28 @@ class _RabbitMQPublishing(PublisherSession):
                 self._connection = await aio_pika.connect(self._url)
         return self._connection
 
-    async def _open_wire(self, connection: AbstractConnection, place: str) -> Wire:
+    async def _open_wire(self, connection: AbstractConnection, destination: str) -> Wire:
         channel: AbstractChannel = await connection.channel(publisher_confirms=True, on_return_raises=True)
         if self._exchange:
             await channel.get_exchange(self._exchange)  # raises what publishing would end the channel with
         wire = cast(Wire, await channel.get_underlay_channel())
-        if (first := self._open(place)) is not None:  # by another call
-            self._close(wire)
+        if (first := self._find_open(destination)) is not None:  # by another call
+            self._close_in_background(wire)
             return first
-        self._wires[place] = wire
-        idle = [name for name, one in self._wires.items() if name != place and not one.confirmations]
+        self._wires[destination] = wire
+        idle = [name for name, one in self._wires.items() if name != destination and not one.confirmations]
         for name in idle[: max(0, len(self._wires) - _MOST)]:
             self._drop(name)
         return wire
 
-    def _open(self, place: str) -> Wire | None:
-        wire = self._wires.get(place)
+    def _find_open(self, destination: str) -> Wire | None:
+        wire = self._wires.get(destination)
         return None if wire is None or wire.is_closed else wire
 
-    def _drop(self, place: str) -> None:
-        self._close(self._wires.pop(place))
+    def _drop(self, destination: str) -> None:
+        self._close_in_background(self._wires.pop(destination))
 
-    def _close(self, wire: Wire) -> None:
-        """Close a channel without waiting for it."""
+    def _close_in_background(self, wire: Wire) -> None:
         closing = asyncio.create_task(self._close_wire(wire))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)

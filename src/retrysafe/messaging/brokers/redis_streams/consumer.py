@@ -285,12 +285,12 @@ class _RedisStreamsSession(ConsumerSession):
     def _forget(self, streams: Iterable[str]) -> None:
         """Forget streams that this consumer has lost; their next owners receive the unsettled messages."""
         for stream in streams:
-            self._shelf.forget(stream)
+            self._lanes.forget(stream)
             self._read.pop(stream, None)
 
     async def _fill(self) -> None:
         """Take and leave streams, and read as many entries as memory allows."""
-        gone = [stream for stream in self._leases.leaving if not self._shelf.out(stream)] + self._leases.find_lost()
+        gone = [stream for stream in self._leases.leaving if not self._lanes.out(stream)] + self._leases.find_lost()
         self._forget(gone)
         await self._leases.leave(gone)
         await self._leases.share()
@@ -304,7 +304,7 @@ class _RedisStreamsSession(ConsumerSession):
         asked: list[str] = []
         for stream, token in self._leases.tokens().items():
             if self._has_room(stream):
-                room, space = self._prefetch - self._shelf.load(stream), self._bytes - self._shelf.count_bytes(stream)
+                room, space = self._prefetch - self._lanes.load(stream), self._bytes - self._lanes.count_bytes(stream)
                 asked.append(stream)
                 keys = (stream, f"{stream}:owner:{self._group}")
                 state = self._read[stream]
@@ -333,7 +333,7 @@ class _RedisStreamsSession(ConsumerSession):
                 state.end = end
                 return False
             case [b"fenced"]:
-                self._shelf.forget(stream)
+                self._lanes.forget(stream)
                 self._leases.drop(stream)
         return True
 
@@ -345,13 +345,13 @@ class _RedisStreamsSession(ConsumerSession):
     def _put(self, stream: str, entries: Sequence[Any], *, again: bool) -> None:
         for number, flat in entries:
             entry = _EntryTag(stream, number)
-            if not (again and self._shelf.has(entry)):
+            if not (again and self._lanes.has(entry)):
                 fields = dict(zip(flat[::2], flat[1::2], strict=True))
-                self._shelf.put(Delivery(envelope_in(fields, self._streams[stream]), entry, stream, again))
+                self._lanes.put(Delivery(envelope_in(fields, self._streams[stream]), entry, stream, again))
 
     async def wait(self, until: float) -> None:
         """Wait until there may be new entries, or memory for them."""
-        wakes, now = self._shelf.wakes(), asyncio.get_running_loop().time()
+        wakes, now = self._lanes.wakes(), asyncio.get_running_loop().time()
         seconds = min(until, now + _LOOK, until if wakes is None else wakes) - now
         held = self._leases.tokens()
         waiting = [stream for stream in held if self._has_room(stream)]
@@ -360,7 +360,7 @@ class _RedisStreamsSession(ConsumerSession):
                 async with asyncio.timeout(max(0.0, seconds)):
                     await self._arrived.wait()
             return
-        if any(self._shelf.out(stream) for stream in held if stream not in waiting):
+        if any(self._lanes.out(stream) for stream in held if stream not in waiting):
             seconds = min(seconds, _BRIEF)
         await self._client.xread({stream: self._read[stream].end for stream in waiting}, 1, max(1, int(seconds * 1000)))
 

@@ -13,7 +13,7 @@ import redis
 import redis.asyncio
 
 from retrysafe.boundary import Boundary
-from retrysafe.claims.holding import Lease
+from retrysafe.claims.named_lease import Lease
 from retrysafe.errors import InProgress, LeaseLost
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.records import Duration

@@ -190,7 +190,7 @@ class _ServiceBusSession(ConsumerSession):
     def _forget(self, place: str, lock: Lock) -> None:
         if self._locks.get(place) is lock:
             del self._locks[place]
-            self._shelf.forget(place)
+            self._lanes.forget(place)
             self._room.set()
 
     # ------------------------------------------------------------ tasks
@@ -273,7 +273,7 @@ class _ServiceBusSession(ConsumerSession):
         try:
             while not self._closing.is_set():
                 self._room.clear()
-                now, held = loop.time(), self._shelf.count(place)
+                now, held = loop.time(), self._lanes.count(place)
                 if lock.is_lost(now):
                     break
                 over = self._ordered and now - begun > _TURN
@@ -317,14 +317,14 @@ class _ServiceBusSession(ConsumerSession):
 
     def _rests(self, lock: Lock, now: float) -> bool:
         """Tell whether all of it waits for messages that were given back; as many sessions may as are allowed."""
-        waits = self._ordered and self._shelf.rests(lock.partition, now + self._idle)
+        waits = self._ordered and self._lanes.rests(lock.partition, now + self._idle)
         return waits and len(self._tasks) < _RESTING + self._sessions * len(self._sources)
 
     async def _receive(self, lock: Lock, wait: float) -> bool:
-        most = 1 if self._ordered else self._prefetch - self._shelf.load(lock.partition)
+        most = 1 if self._ordered else self._prefetch - self._lanes.load(lock.partition)
         found = await lock.receive(most, wait)
         for message in found:
-            self._shelf.put(self._delivery(lock, message))
+            self._lanes.put(self._delivery(lock, message))
         if found:
             self._arrived.set()
         return bool(found)

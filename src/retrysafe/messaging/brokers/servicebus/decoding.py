@@ -1,7 +1,7 @@
 """Messages that the client library cannot decode, such as one with a character or a decimal in it, made readable.
 
-It fails when it meets one, up to 7.15.0 at least, or loses it, and the service hands the message out again to whoever
-comes next, for ever. Here such a message is one without an id, which an inbox keeps as a dead letter: its octets are
+It fails when it meets one, up to 7.15.0 at least, or loses it, and the service hands the message out again to the next
+consumer, for ever. Here such a message is one without an id, which an inbox keeps as a dead letter: its octets are
 the payload.
 """
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from retrysafe import runtime
 from retrysafe.backends.sql.drivers.sqlite_connection import Connection, open_connection
-from retrysafe.backends.sql.drivers.sqlite_connections import Borrowed, Connections
+from retrysafe.backends.sql.drivers.sqlite_pool import Borrowed, SqlitePool
 from retrysafe.cancellation import CLOSING, WorkerThread
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.sessions import SessionOwner
@@ -88,7 +88,7 @@ class _File:
     def transaction(self, until: float) -> Iterator[sqlite3.Connection]:
         """A transaction that has the file to itself; it waits for others ``until`` then, by the monotonic clock."""
         with self._turn, Borrowed(self._connections) as connection:
-            connection.wait_for_writers(until - time.monotonic())
+            connection.set_busy_timeout(until - time.monotonic())
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -98,8 +98,8 @@ class _File:
                     connection.execute("ROLLBACK")
                 raise
 
-    def _none_yet(self) -> Connections[Connection]:
-        return Connections(self._path, partial(_connect, self._path))
+    def _none_yet(self) -> SqlitePool[Connection]:
+        return SqlitePool(self._path, partial(_connect, self._path))
 
     def close(self) -> None:
         """Close the connection, once no transaction is open; the next use opens another one."""
@@ -115,7 +115,7 @@ def _connect(path: str) -> Connection:
 
 def declare(path: str | os.PathLike[str], queues: Iterable[tuple[str, str]]) -> None:
     """Make the file of a broker, if it is missing, and bind topics to queues: pairs of topic and queue."""
-    made = Connections(path, lambda: open_connection(path, BUSY))
+    made = SqlitePool(path, lambda: open_connection(path, BUSY))
     with closing(made) as connections, Borrowed(connections) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.executescript(_TABLES)
@@ -193,7 +193,7 @@ class SqliteConsumer(SessionOwner["_SqliteSession"]):
             time.
     """
 
-    _follows = _moves = True
+    _ends_with_loop = _may_reopen_in_child = True
 
     def __init__(self, path: str | os.PathLike[str], queue: str, *, hold: Duration = "30s") -> None:
         file, thread, names = _File(path), WorkerThread("retrysafe-sqlite-consumer"), list[str]()

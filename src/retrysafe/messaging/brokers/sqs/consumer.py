@@ -10,9 +10,11 @@ from typing import Any
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.consumer import LaggingConsumer, names_of
 from retrysafe.messaging.brokers.leased import LeasedSession, QueueSettings, Tag
-from retrysafe.messaging.brokers.sqs.client import FAILURES, LONGEST_POLL, Service
+from retrysafe.messaging.brokers.spec import declaring
+from retrysafe.messaging.brokers.sqs.client import FAILURES, LONGEST_POLL, Service, is_missing
 from retrysafe.messaging.brokers.sqs.messages import envelope_from, name_of
 from retrysafe.messaging.brokers.sqs.topology import queue_of
+from retrysafe.messaging.errors import QueueMissing
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Delivery
 from retrysafe.protocol.records import Duration
@@ -81,7 +83,7 @@ class SqsConsumer(LaggingConsumer["_SqsSession"]):
 
 
 class _SqsSession(LeasedSession):
-    _failures = FAILURES
+    _failures = (*FAILURES, QueueMissing)
 
     def __init__(
         self, client: Service, queues: Mapping[str, str], prefetch: int, prefetch_bytes: int, lease: int, poll: float
@@ -100,7 +102,12 @@ class _SqsSession(LeasedSession):
         return found
 
     async def _look_up(self, queue: str) -> QueueSettings:
-        self._urls[queue] = url = (await self._client.call("get_queue_url", QueueName=queue))["QueueUrl"]
+        try:
+            self._urls[queue] = url = (await self._client.call("get_queue_url", QueueName=queue))["QueueUrl"]
+        except FAILURES as error:
+            if is_missing(error):
+                raise QueueMissing(f"SQS has no queue {queue}: declare it:  {declaring()}, and its group.") from error
+            raise
         told = await self._client.call("get_queue_attributes", QueueUrl=url, AttributeNames=["All"])
         return QueueSettings(self._lease, float(told.get("Attributes", {}).get(_KEPT, 0)))
 

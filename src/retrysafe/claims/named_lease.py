@@ -29,7 +29,7 @@ back or the token was taken while it was ahead, the next holder would get a lowe
 class _HeldLease(Claim[None, None]):
     """The claim of a lease: `current()` is the operation around it, whose derived keys must not be the lease's."""
 
-    is_lease = True
+    is_named_lease = True
 
 
 class Lease(Fence):

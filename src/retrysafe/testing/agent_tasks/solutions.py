@@ -1,6 +1,6 @@
-"""Ten tasks as a coding agent is given them, and the solutions that docs/coding-agents.md leads to.
+"""Solutions of the ten tasks, which hold when their process crashes at any call.
 
-Each solution performs its task for one key on the state of a run. The docstring is the task.
+Each performs its task for one key on the state of a run. The docstring is the task.
 """
 
 from __future__ import annotations
@@ -8,37 +8,28 @@ from __future__ import annotations
 import json
 import sqlite3
 import urllib.request
-from collections.abc import Callable
 from contextlib import closing, suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
 import sqlalchemy as sa
 
 from retrysafe import Boundary, StoredFailure, current
 from retrysafe.messaging import Envelope, Inbox, Outbox
-from tests.crashing.planted import State
-
-SCHEMA = """
-CREATE TABLE accounts (name TEXT PRIMARY KEY, balance INT);
-INSERT INTO accounts VALUES ('ann', 100), ('bob', 0);
-CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT, payment TEXT);
-CREATE TABLE stock (item TEXT PRIMARY KEY, left_over INT);
-INSERT INTO stock VALUES ('lamp', 10);
-"""
+from retrysafe.testing.agent_tasks import TaskState
 
 
-def path_of(state: State) -> str:
+def path_of(state: TaskState) -> str:
     return state.url.removeprefix("sqlite:///")
 
 
-def post(state: State, key: str) -> None:
+def post(state: TaskState, key: str) -> None:
     """Charge at the bank, which recognises keys."""
     request = urllib.request.Request(state.bank, data=state.account.encode(), headers={"Idempotency-Key": key})
     urllib.request.urlopen(request, timeout=60).close()
 
 
-def place_order_in_my_transaction(state: State) -> None:
+def place_order_in_my_transaction(state: TaskState) -> None:
     """Insert an order and take one lamp from stock, in a transaction that the caller has open."""
     orders = Boundary("orders", store=state.url, effects="transactional")
     with (
@@ -52,7 +43,7 @@ def place_order_in_my_transaction(state: State) -> None:
     orders.close()
 
 
-def transfer_between_accounts(state: State) -> None:
+def transfer_between_accounts(state: TaskState) -> None:
     """Move 30 from ann to bob. retrysafe may open the transaction."""
     bank = Boundary("bank", store=state.url, effects="transactional")
 
@@ -67,7 +58,7 @@ def transfer_between_accounts(state: State) -> None:
     bank.close()
 
 
-def charge_a_provider(state: State) -> None:
+def charge_a_provider(state: TaskState) -> None:
     """Charge a card at a payment provider that takes an Idempotency-Key."""
     payments = Boundary("payments", store=state.url, effects="keyed")
 
@@ -80,7 +71,7 @@ def charge_a_provider(state: State) -> None:
     payments.close()
 
 
-async def charge_a_provider_with_asyncio(state: State) -> None:
+async def charge_a_provider_with_asyncio(state: TaskState) -> None:
     """The same in async code, with httpx."""
     payments = Boundary("payments", store=state.url, effects="keyed")
     async with payments.claim("A-1", payload={"amount": 12}) as claim:
@@ -92,7 +83,7 @@ async def charge_a_provider_with_asyncio(state: State) -> None:
     await payments.aclose()
 
 
-def charge_and_insert(state: State) -> None:
+def charge_and_insert(state: TaskState) -> None:
     """Charge at the provider, then insert the order with SQLAlchemy."""
     engine = sa.create_engine(state.url, poolclass=sa.NullPool)
     checkout = Boundary("checkout", store=state.url, effects="keyed")
@@ -110,7 +101,7 @@ def charge_and_insert(state: State) -> None:
     engine.dispose()
 
 
-def call_what_recognises_nothing(state: State) -> None:
+def call_what_recognises_nothing(state: TaskState) -> None:
     """Send a text message through a gateway that has no idempotency keys; at most one may be sent."""
     messages = Boundary("messages", store=state.url, effects="external")
 
@@ -125,7 +116,7 @@ def call_what_recognises_nothing(state: State) -> None:
     messages.close()
 
 
-def store_a_refusal(state: State) -> None:
+def store_a_refusal(state: TaskState) -> None:
     """Decline an order for more than the balance, and give retries the same refusal; note each refusal in a table."""
 
     class Declined(Exception):
@@ -143,7 +134,7 @@ def store_a_refusal(state: State) -> None:
     shop.close()
 
 
-def write_an_event_with_the_order(state: State) -> None:
+def write_an_event_with_the_order(state: TaskState) -> None:
     """Insert an order and publish that it was placed; never one without the other."""
     orders = Boundary("orders", store=state.url, effects="transactional")
     outbox = Outbox(state.url, source="/shop/orders")
@@ -155,7 +146,7 @@ def write_an_event_with_the_order(state: State) -> None:
     orders.close()
 
 
-def handle_a_message(state: State) -> None:
+def handle_a_message(state: TaskState) -> None:
     """Take lamps from stock for a message that the broker may deliver again."""
     stock = Boundary("stock", store=state.url, effects="transactional", window="14d")
     inbox = Inbox(stock)
@@ -169,7 +160,7 @@ def handle_a_message(state: State) -> None:
     stock.close()
 
 
-def import_a_file(state: State) -> None:
+def import_a_file(state: TaskState) -> None:
     """Import a file of three payments; when the import is started again, it goes on where it stopped."""
     imports = Boundary("imports", store=state.url, effects="transactional", window="30d")
 
@@ -181,29 +172,3 @@ def import_a_file(state: State) -> None:
     for number in (1, 2, 3):
         import_row({"id": f"file-7/{number}", "amount": number})
     imports.close()
-
-
-class Expected(NamedTuple):
-    """The state after a task: what a query of the database answers, and how many charges the bank has."""
-
-    query: str
-    answer: tuple[Any, ...]
-    charges: tuple[int, ...] = (0,)
-
-
-ORDERS = "SELECT count(*), (SELECT left_over FROM stock) FROM orders"
-BALANCES = "SELECT group_concat(balance) FROM (SELECT balance FROM accounts ORDER BY name)"
-TASKS: dict[Callable[[State], Any], Expected] = {
-    place_order_in_my_transaction: Expected(ORDERS, (1, 9)),
-    transfer_between_accounts: Expected(BALANCES, ("70,30",)),
-    charge_a_provider: Expected(ORDERS, (0, 10), charges=(1,)),
-    charge_a_provider_with_asyncio: Expected(ORDERS, (0, 10), charges=(1,)),
-    charge_and_insert: Expected(ORDERS, (1, 10), charges=(1,)),
-    call_what_recognises_nothing: Expected(ORDERS, (0, 10), charges=(0, 1)),
-    store_a_refusal: Expected(ORDERS, (0, 10), charges=(1,)),
-    write_an_event_with_the_order: Expected(
-        "SELECT count(*), (SELECT count(*) FROM retrysafe_outbox) FROM orders", (1, 1)
-    ),
-    handle_a_message: Expected(ORDERS, (0, 8)),
-    import_a_file: Expected(BALANCES, ("100,6",)),
-}

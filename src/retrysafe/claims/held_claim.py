@@ -8,8 +8,8 @@ from typing import Any
 
 from retrysafe.backends.backend import Backend
 from retrysafe.claims.deferred import Deferred
-from retrysafe.claims.lease import LeaseTerm, LoopHeartbeat, ThreadHeartbeat, for_loop, for_thread
-from retrysafe.claims.modes import ClaimMode, Settled
+from retrysafe.claims.heartbeat import LeaseTerm, LoopHeartbeat, ThreadHeartbeat, for_loop, for_thread
+from retrysafe.claims.modes import RECORDED, ClaimMode, Settled
 from retrysafe.claims.observers import UNOBSERVED, AttemptEvents
 from retrysafe.claims.outcome import NO_SIGNALS, HandlerSignals, WorkOutcome, end_of
 from retrysafe.claims.sealing import Bound, seal
@@ -18,7 +18,7 @@ from retrysafe.claims.timing import Timing
 from retrysafe.errors import InProgress, LeaseLost, OutcomeUnknown, Postponed, RetryTransaction, StoreUnavailable
 from retrysafe.protocol.exception_groups import unwrap
 from retrysafe.protocol.outcomes import Answered, ModeKind
-from retrysafe.protocol.procedures import settle
+from retrysafe.protocol.procedures import Won, settle
 from retrysafe.protocol.records import ClaimRequest, Ownership
 from retrysafe.protocol.transitions import RULES, Transition
 
@@ -44,11 +44,12 @@ class HeldClaim(LeaseTerm):
         settings: BoundarySettings,
         mode: ClaimMode,
         request: ClaimRequest,
-        ownership: Ownership,
+        won: Won,
         claimed_at: float,
         events: AttemptEvents,
     ) -> None:
-        super().__init__(ownership, claimed_at, events, weakref.ref(claim))
+        super().__init__(won.ownership, claimed_at, events, weakref.ref(claim))
+        self.record = won.record
         self._settings = settings
         self._mode = mode
         self._request = request
@@ -70,16 +71,16 @@ class HeldClaim(LeaseTerm):
         try:
             outcome = end_of(signals, error, self._mode.kind, self._settings, result, annotation)
             if self._settings.encryption is not None:
-                outcome = self._seal(outcome)
-            held = self.ownership if signals is NO_SIGNALS else self._ownership_of(signals)
+                self._seal(outcome)
+            ownership = self.ownership if signals is NO_SIGNALS else self._ownership_of(signals)
             timing = Timing(self.events, "settle") if self.events.detailed else None
             try:
-                settled = self._mode.settle(held, outcome.settlement, outcome.stored, failing=error is not None)
+                settled = self._mode.settle(ownership, outcome.settlement, outcome.stored, failing=error is not None)
             except Exception as failure:
                 self._report_failure(failure, timing)
                 raise
             self._report(settled, signals, outcome, error, timing, for_thread)
-            if held.transactional:
+            if ownership.transactional:
                 self._mode.after()
         finally:
             if self.heartbeat is not None:
@@ -90,33 +91,34 @@ class HeldClaim(LeaseTerm):
         try:
             outcome = end_of(signals, error, self._mode.kind, self._settings, result, annotation)
             if self._settings.encryption is not None:
-                outcome = self._seal(outcome)
-            held = self.ownership if signals is NO_SIGNALS else self._ownership_of(signals)
+                self._seal(outcome)
+            ownership = self.ownership if signals is NO_SIGNALS else self._ownership_of(signals)
             timing = Timing(self.events, "settle") if self.events.detailed else None
             try:
-                settled = await self._mode.asettle(held, outcome.settlement, outcome.stored, failing=error is not None)
+                settled = await self._mode.asettle(
+                    ownership, outcome.settlement, outcome.stored, failing=error is not None
+                )
             except Exception as failure:
                 self._report_failure(failure, timing)
                 raise
-            self._report(settled, signals, outcome, error, timing, for_loop)
+            self._report(settled, signals, outcome, error, timing, for_loop)  # no hooks: Django alone has some
         finally:
             if self.heartbeat is not None:
                 self.heartbeat.drop(self)
 
-    def _seal(self, outcome: WorkOutcome) -> WorkOutcome:
-        if outcome.settlement.event is None:
-            return outcome
-        target = RULES[outcome.settlement.event].target
-        assert target is not None
-        return outcome._replace(stored=seal(self._settings.encryption, outcome.stored, Bound.of(self._request, target)))
+    def _seal(self, outcome: WorkOutcome) -> None:
+        if outcome.settlement.event is not None:
+            target = RULES[outcome.settlement.event].target
+            assert target is not None
+            outcome.stored = seal(self._settings.encryption, outcome.stored, Bound.of(self._request, target))
 
     def _ownership_of(self, signals: HandlerSignals) -> Ownership:
         """The ownership, with the clocks of what it leaves: a key to be used elsewhere is free for any request."""
-        held = self.ownership
+        ownership = self.ownership
         if signals.answered[0] is not Answered.ELSEWHERE:
-            return held
-        memory = 0 if self._request.on_expired == "refuse" else held.clocks.memory
-        return held._replace(clocks=held.clocks._replace(window=0, memory=memory))
+            return ownership
+        memory = 0 if self._request.on_expired == "refuse" else ownership.clocks.memory
+        return ownership._replace(clocks=ownership.clocks._replace(window=0, memory=memory))
 
     def _announce(self) -> None:
         """Wake those who wait for the key, and pass on what the store has warned of."""
@@ -140,9 +142,9 @@ class HeldClaim(LeaseTerm):
         backend = self._settings.backend
         if timing is not None:
             timing.tell(answered=settled is not Settled.UNANSWERED)
-        if backend.warnings or backend.near is not None or backend.wakeups.waiting:
+        if backend.warnings or backend.cache is not None or backend.wakeups.waiting:
             self._announce()
-        if settled is Settled.RECORDED and outcome.settlement.event is not None:
+        if settled is RECORDED and outcome.settlement.event is not None:
             if self.events is not UNOBSERVED:
                 _tell_recorded(self.events, signals, outcome, error)
         elif settled is Settled.UNANSWERED:
@@ -205,7 +207,7 @@ class HeldClaim(LeaseTerm):
 
 def tell_warnings(backend: Backend, events: AttemptEvents) -> None:
     """Pass on what the first look at the server's settings found, and what the server said by itself."""
-    warnings = backend.warnings if backend.near is None else backend.near.warnings or backend.warnings
+    warnings = backend.warnings if backend.cache is None else backend.cache.warnings or backend.warnings
     while warnings:
         try:
             finding = warnings.pop(0)

@@ -79,12 +79,12 @@ class LeaseTerm:
     _task: asyncio.Task[Any] | None = None
 
     def __init__(
-        self, held: Ownership, claimed_at: float, events: AttemptEvents, holder: Callable[[], object] = object
+        self, ownership: Ownership, claimed_at: float, events: AttemptEvents, holder: Callable[[], object] = object
     ) -> None:
-        self.ownership = held
+        self.ownership = ownership
         self.holder = holder
-        """Gives who works under the lease; None once it is gone without having ended its attempt."""
-        self.seconds = held.clocks.lease / 1e6
+        """Gives who works under the lease; None once it is gone without having ended its attempt, by default never."""
+        self.seconds = ownership.clocks.lease / 1e6
         self.until = claimed_at + self.seconds
         self.events = events
 
@@ -120,8 +120,8 @@ class LeaseTerm:
         """Have the running task cancelled if the lease is lost."""
         self._task = sys.modules["asyncio"].current_task()
 
-    def take_back_stop(self, error: BaseException | None) -> bool:
-        """Tell whether the work ended by our cancellation, which is then taken back, as `asyncio.timeout` does."""
+    def end_work(self, error: BaseException | None) -> bool:
+        """The work is over: tell whether by our cancellation, which is then taken back, as `asyncio.timeout` does."""
         self.settling = True
         task, self._task = self._task, None
         if not self.lost or task is None:
@@ -186,7 +186,7 @@ class _Schedule:
         gone = [lease for lease in self._still_wanted(due) if lease.holder() is None]
         for lease in gone:
             self.drop(lease)
-        return [held for held in due if held in self.leases] if gone else due
+        return [one for one in due if one in self.leases] if gone else due
 
     def next_due(self) -> float:
         """The time of the next renewal or look."""
@@ -219,7 +219,7 @@ class _Schedule:
             self._lose(lease)
 
     def _still_wanted(self, due: list[Ownership]) -> list[LeaseTerm]:
-        return [self.leases[held] for held in due if held in self.leases]
+        return [self.leases[one] for one in due if one in self.leases]
 
     def _lose(self, lease: LeaseTerm) -> None:
         self.drop(lease)
@@ -235,7 +235,7 @@ class ThreadHeartbeat:
 
     def __init__(self, backend: Backend) -> None:
         self._store = backend.store
-        self._connect = backend.pulse
+        self._connect = backend.heartbeat_client
         self._schedule = _Schedule()
         self._outcomes = Outcomes(lambda: clock())
         self._changed = threading.Condition()
@@ -269,6 +269,12 @@ class ThreadHeartbeat:
         if self._schedule.new.pop(lease, None) is None:
             with self._changed:
                 self._schedule.drop(lease)
+
+    def drain(self) -> None:
+        """Wait until each outcome is stored, or its lease has ended."""
+        with self._changed:
+            while len(self._outcomes):
+                self._changed.wait()
 
     def close(self) -> None:
         """Stop the thread and close its connections, after trying deferred outcomes once more."""
@@ -323,6 +329,7 @@ class ThreadHeartbeat:
     def _wait(self) -> list[Ownership] | None:
         """Wait until renewals or outcomes are due; None when this is closed, or there was nothing to do for long."""
         with self._changed:
+            self._changed.notify_all()  # a thread may wait in drain()
             while not self._closed:
                 due = self._schedule.due()
                 if due or self._outcomes.due() <= clock():
@@ -370,7 +377,7 @@ class LoopHeartbeat:
 
     def __init__(self, backend: Backend) -> None:
         self._store = backend.store
-        self._connect = backend.apulse
+        self._connect = backend.heartbeat_aclient
         self._loop = weakref.ref(lazy.asyncio.get_running_loop())
         self._client: AsyncClient | None = None
         self._schedule = _Schedule()
@@ -469,7 +476,7 @@ class LoopHeartbeat:
             lazy.asyncio.ensure_future(arun(program, client, patience=_patience(due)))
             for program in renewals(self._store, due)
         ]
-        done, late = await lazy.asyncio.wait(asked, timeout=min(held.clocks.lease for held in due) / 1e6 / PER_LEASE)
+        done, late = await lazy.asyncio.wait(asked, timeout=min(one.clocks.lease for one in due) / 1e6 / PER_LEASE)
         kept: set[Ownership] = set()
         failure: Exception | None = None
         for renewal in done:
@@ -537,7 +544,7 @@ class LoopHeartbeat:
 
 def _patience(due: list[Ownership]) -> float:
     """Seconds for which the driver repeats a renewal that the store refuses for the moment; other leases wait."""
-    return min(held.clocks.lease for held in due) / 1e6 / RETRIES_PER_LEASE
+    return min(one.clocks.lease for one in due) / 1e6 / RETRIES_PER_LEASE
 
 
 def for_thread(backend: Backend) -> ThreadHeartbeat:

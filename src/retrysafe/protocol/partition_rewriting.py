@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import BinaryIO
 
 from retrysafe.errors import ConfigurationError, StoreUnavailable
@@ -11,6 +12,13 @@ from retrysafe.protocol.store import RotatingStore
 
 WORTH_IT = 0.5
 """A partition is rewritten when at least this share of it is forgotten."""
+
+
+class Obstacle(StrEnum):
+    """The reason that a partition was left as it is."""
+
+    IN_USE = "others work on it, and it could not be locked soon"
+    TOO_LARGE = "the server ended its copy, at the bound of time that `RotatingStore.enter` sets"
 
 
 def worth_rotating(store: RotatingStore) -> Program[list[Partition]]:
@@ -27,10 +35,10 @@ def worth_rotating(store: RotatingStore) -> Program[list[Partition]]:
     return [partition for partition, share in zip(partitions, shares, strict=True) if share >= WORTH_IT]
 
 
-def rotate(store: RotatingStore, partition: Partition, spool: BinaryIO) -> Program[int | None]:
+def rotate(store: RotatingStore, partition: Partition, spool: BinaryIO) -> Program[int | Obstacle]:
     """Rewrite one partition, in one transaction on a connection that is rolled back if it is left open.
 
-    Return how many records went, or None when others work on the partition and it could not be locked soon.
+    Return how many records went, or what stood in the way.
     """
     yield from ask(store.begin())
     *bounds, lock = store.enter(partition)
@@ -39,9 +47,18 @@ def rotate(store: RotatingStore, partition: Partition, spool: BinaryIO) -> Progr
     try:
         yield from ask(lock)
     except StoreUnavailable:
-        return None
+        return Obstacle.IN_USE
+    try:
+        return (yield from _rewrite(store, partition, spool))
+    except StoreUnavailable as error:
+        if store.ran_out_of_time(error):
+            return Obstacle.TOO_LARGE
+        raise
+
+
+def _rewrite(store: RotatingStore, partition: Partition, spool: BinaryIO) -> Program[int]:
     before = yield from ask(store.count(partition))
-    kept = yield from ask(store.unload(partition, spool))
+    kept = yield from _last(store.unload(partition, spool))
     if kept == before:
         return 0
     spool.seek(0)

@@ -49,7 +49,7 @@ class Wave:
         self._found: Reports = [_UNTOLD] * records
         self._missing = records
 
-    def record(self, at: int, error: KafkaError | None, _: object = None) -> None:
+    def report(self, at: int, error: KafkaError | None) -> None:
         """One record's report has come. Called by one thread at a time; after `abandon` it is not heard."""
         if self._missing:
             self._found[at] = error
@@ -96,7 +96,7 @@ class RecordSender:
         with self._turn:
             if self._closing:
                 for at in range(len(records)):
-                    wave.record(at, KafkaError(KafkaError._PURGE_QUEUE))
+                    wave.report(at, KafkaError(KafkaError._PURGE_QUEUE))
                 return wave.reports
             self._waiting += [_Waiting(record, wave, at, until) for at, record in enumerate(records)]
             self._waves.add(wave)
@@ -144,7 +144,7 @@ class RecordSender:
         """Report what waits, and what nothing will be told of: nothing is sent any more."""
         while self._waiting:
             one = self._waiting.popleft()
-            one.wave.record(one.at, KafkaError(KafkaError._PURGE_QUEUE))
+            one.wave.report(one.at, KafkaError(KafkaError._PURGE_QUEUE))
         while self._waves:
             self._waves.pop().abandon()
 
@@ -175,7 +175,7 @@ class RecordSender:
         elif error.fatal():
             self._on_error(error)
         with self._turn:
-            one.wave.record(one.at, error)
+            one.wave.report(one.at, error)
 
     def _on_error(self, error: KafkaError) -> None:
         """The client tells of a failure that is no record's."""

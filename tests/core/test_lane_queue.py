@@ -1,4 +1,4 @@
-"""The shelf of a consumer: places are kept, lanes rest alone."""
+"""The lanes of a consumer: places are kept, lanes rest alone."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def delivery(number: int, key: str = "A", queue: str = "orders") -> Delivery:
     return Delivery(envelope, number, queue)
 
 
-def shelf_with(*deliveries: Delivery) -> LaneQueue:
-    shelf = LaneQueue()
+def lanes_with(*deliveries: Delivery) -> LaneQueue:
+    lanes = LaneQueue()
     for one in deliveries:
-        shelf.put(one)
-    return shelf
+        lanes.put(one)
+    return lanes
 
 
 def tags(deliveries: list[Delivery]) -> list[int]:
@@ -29,81 +29,81 @@ def tags(deliveries: list[Delivery]) -> list[int]:
 
 
 def test_messages_are_handed_out_in_order_and_no_more_than_asked_for() -> None:
-    shelf = shelf_with(*map(delivery, range(5)))
-    assert tags(shelf.take(2, 0.0)) == [0, 1]
-    assert tags(shelf.take(9, 0.0)) == [2, 3, 4]
-    assert shelf.take(9, 0.0) == []
+    lanes = lanes_with(*map(delivery, range(5)))
+    assert tags(lanes.take(2, 0.0)) == [0, 1]
+    assert tags(lanes.take(9, 0.0)) == [2, 3, 4]
+    assert lanes.take(9, 0.0) == []
 
 
 def test_a_key_that_is_no_text_has_a_lane_too() -> None:
     """A structured CloudEvent can bring half of a surrogate pair; it must not stop what came with it."""
-    assert tags(shelf_with(delivery(0, "\ud800"), delivery(1)).take(9, 0.0)) == [0, 1]
+    assert tags(lanes_with(delivery(0, "\ud800"), delivery(1)).take(9, 0.0)) == [0, 1]
 
 
 def test_returned_messages_keep_their_place_when_their_lane_has_rested() -> None:
-    shelf = shelf_with(delivery(0), delivery(1, "B"), delivery(2), delivery(3))
-    first, other, third = shelf.take(3, 0.0)
-    assert shelf.give_back(third, 5.0)
-    assert shelf.give_back(first, 3.0)
-    assert shelf.wakes() == 5.0
-    assert shelf.take(9, 4.9) == [], "the whole lane rests for the longest of them"
-    again = shelf.take(9, 5.0)
+    lanes = lanes_with(delivery(0), delivery(1, "B"), delivery(2), delivery(3))
+    first, other, third = lanes.take(3, 0.0)
+    assert lanes.give_back(third, 5.0)
+    assert lanes.give_back(first, 3.0)
+    assert lanes.wakes() == 5.0
+    assert lanes.take(9, 4.9) == [], "the whole lane rests for the longest of them"
+    again = lanes.take(9, 5.0)
     assert tags(again) == [0, 2, 3]
     assert [one.redelivered for one in again] == [True, True, False]
-    assert shelf.settle(other)
+    assert lanes.settle(other)
 
 
 def test_other_lanes_pass_by_one_that_rests() -> None:
-    shelf = shelf_with(delivery(0), delivery(1), delivery(2, "B"))
-    (first,) = shelf.take(1, 0.0)
-    shelf.give_back(first, 10.0)
-    assert tags(shelf.take(9, 1.0)) == [2]
-    assert shelf.wakes() == 10.0
+    lanes = lanes_with(delivery(0), delivery(1), delivery(2, "B"))
+    (first,) = lanes.take(1, 0.0)
+    lanes.give_back(first, 10.0)
+    assert tags(lanes.take(9, 1.0)) == [2]
+    assert lanes.wakes() == 10.0
 
 
 def test_a_lane_that_nothing_waits_for_wakes_nobody() -> None:
-    shelf = shelf_with(delivery(0))
-    (first,) = shelf.take(1, 0.0)
-    shelf.give_back(first, 10.0)
-    shelf.take(1, 10.0)
-    assert shelf.wakes() is None
+    lanes = lanes_with(delivery(0))
+    (first,) = lanes.take(1, 0.0)
+    lanes.give_back(first, 10.0)
+    lanes.take(1, 10.0)
+    assert lanes.wakes() is None
 
 
 def test_messages_that_are_not_out_can_neither_be_settled_nor_given_back() -> None:
-    shelf = shelf_with(delivery(0))
-    assert not shelf.settle(delivery(0)), "it was not handed out"
-    (first,) = shelf.take(1, 0.0)
-    assert shelf.settle(first)
-    assert not shelf.settle(first)
-    assert not shelf.give_back(first, 1.0)
-    assert shelf.take(1, 2.0) == []
+    lanes = lanes_with(delivery(0))
+    assert not lanes.settle(delivery(0)), "it was not handed out"
+    (first,) = lanes.take(1, 0.0)
+    assert lanes.settle(first)
+    assert not lanes.settle(first)
+    assert not lanes.give_back(first, 1.0)
+    assert lanes.take(1, 2.0) == []
 
 
 def test_a_partition_that_is_left_hands_out_nothing_and_is_forgotten_alone() -> None:
-    shelf = shelf_with(
+    lanes = lanes_with(
         delivery(0, "A", "q.0"), delivery(1, "B", "q.1"), delivery(2, "A", "q.0"), delivery(3, "B", "q.1")
     )
-    out = shelf.take(2, 0.0)
+    out = lanes.take(2, 0.0)
     assert tags(out) == [0, 1]
-    assert (shelf.count("q.0"), shelf.out("q.0")) == (2, 1)
-    assert tags(shelf.take(9, 0.0, leaving={"q.0"})) == [3]
-    shelf.forget("q.0")
-    assert (shelf.count("q.0"), shelf.out("q.0"), shelf.count("q.1")) == (0, 0, 2)
-    assert not shelf.has(0)
-    assert not shelf.has(2)
-    assert shelf.has(1)
-    assert not shelf.settle(out[0])
-    assert shelf.settle(out[1])
-    assert (shelf.count("q.1"), shelf.has(1)) == (1, False)
+    assert (lanes.count("q.0"), lanes.out("q.0")) == (2, 1)
+    assert tags(lanes.take(9, 0.0, leaving={"q.0"})) == [3]
+    lanes.forget("q.0")
+    assert (lanes.count("q.0"), lanes.out("q.0"), lanes.count("q.1")) == (0, 0, 2)
+    assert not lanes.has(0)
+    assert not lanes.has(2)
+    assert lanes.has(1)
+    assert not lanes.settle(out[0])
+    assert lanes.settle(out[1])
+    assert (lanes.count("q.1"), lanes.has(1)) == (1, False)
 
 
 def test_clearing_leaves_nothing() -> None:
-    shelf = shelf_with(delivery(0), delivery(1))
-    (first,) = shelf.take(1, 0.0)
-    shelf.clear()
-    assert not shelf.settle(first)
-    assert shelf.take(9, 0.0) == []
-    assert (shelf.count("orders"), shelf.has(0)) == (0, False)
+    lanes = lanes_with(delivery(0), delivery(1))
+    (first,) = lanes.take(1, 0.0)
+    lanes.clear()
+    assert not lanes.settle(first)
+    assert lanes.take(9, 0.0) == []
+    assert (lanes.count("orders"), lanes.has(0)) == (0, False)
 
 
 @given(st.lists(st.tuples(st.sampled_from("ABC"), st.integers(0, 3)), max_size=30), st.randoms())
@@ -111,27 +111,27 @@ def test_no_message_is_ever_handed_out_before_one_of_its_lane_that_waits(
     script: list[tuple[str, int]], chance: object
 ) -> None:
     """After any takes, settlements and returns: per lane, first appearances are in order, and nothing is lost."""
-    shelf, now = LaneQueue(), 0.0
+    lanes, now = LaneQueue(), 0.0
     out: list[Delivery] = []
     seen: dict[str, list[int]] = {}
     settled: set[int] = set()
     for number, (key, action) in enumerate(script):
-        shelf.put(delivery(number, key))
+        lanes.put(delivery(number, key))
         now += 1.0
-        for one in shelf.take(action, now):
+        for one in lanes.take(action, now):
             out.append(one)
             seen.setdefault(str(one.envelope.key), []).append(one.tag)
         if out and action == 3:
             back = chance.randrange(len(out))  # type: ignore[attr-defined]
             lane_of = out[back].envelope.key
             for one in [one for one in out if one.envelope.key == lane_of]:
-                shelf.give_back(one, now + 2.0)
+                lanes.give_back(one, now + 2.0)
             out = [one for one in out if one.envelope.key != lane_of]
         elif out:
             one = out.pop(0)
-            assert shelf.settle(one)
+            assert lanes.settle(one)
             settled.add(one.tag)
-    rest = {one.tag for one in shelf.take(len(script), now + 100.0)} | {one.tag for one in out}
+    rest = {one.tag for one in lanes.take(len(script), now + 100.0)} | {one.tag for one in out}
     assert rest | settled == set(range(len(script)))
     for key, numbers in seen.items():
         first = [number for at, number in enumerate(numbers) if number not in numbers[:at]]
@@ -150,13 +150,13 @@ def test_a_lane_has_one_partition() -> None:
 
 
 def test_messages_waiting_for_a_retry_count_a_tenth_and_tell_when_they_fill_a_partition() -> None:
-    shelf = shelf_with(*(delivery(number) for number in range(40)), delivery(40, queue="other"))
-    shelf.take(99, 0.0)
-    full, seen = [], [(shelf.load("orders"), shelf.crowds(lambda _: False))]
-    for parked in (20, 39, 40):
-        shelf.parked = {"orders": parked}
-        full = shelf.crowds(lambda partition: shelf.load(partition) < 4)
-        seen.append((shelf.load("orders"), full))
+    lanes = lanes_with(*(delivery(number) for number in range(40)), delivery(40, queue="other"))
+    lanes.take(99, 0.0)
+    full, seen = [], [(lanes.load("orders"), lanes.crowds(lambda _: False))]
+    for retried in (20, 39, 40):
+        lanes.retried = {"orders": retried}
+        full = lanes.crowds(lambda partition: lanes.load(partition) < 4)
+        seen.append((lanes.load("orders"), full))
     assert seen == [(40, []), (22, []), (4, ["orders"]), (4, ["orders"])]
-    shelf.parked = {"orders": 99}
-    assert (shelf.load("orders"), shelf.load("other")) == (4, 1)
+    lanes.retried = {"orders": 99}
+    assert (lanes.load("orders"), lanes.load("other")) == (4, 1)

@@ -40,7 +40,7 @@ class Reusable(Protocol):
 C = TypeVar("C", bound=Reusable)
 
 
-class Connections(Generic[C]):
+class SqlitePool(Generic[C]):
     """Connections to one file: opened when needed, and lent to one use at a time; the one used last first.
 
     Arguments:
@@ -129,20 +129,20 @@ class Connections(Generic[C]):
 class Borrowed(Generic[C]):
     """One use of a connection, for ``with``."""
 
-    __slots__ = ("_connections", "_process", "connection")
+    __slots__ = ("_pool", "_process", "connection")
 
-    def __init__(self, connections: Connections[C]) -> None:
-        self._connections = connections
+    def __init__(self, pool: SqlitePool[C]) -> None:
+        self._pool = pool
         self._process = runtime.pid
         self.connection: C | None = None
 
     def __enter__(self) -> C:
-        connections = self._connections
-        connections.uses.add(self)
+        pool = self._pool
+        pool.uses.add(self)
         try:
-            self.connection = connection = connections.take()
+            self.connection = connection = pool.take()
         except BaseException:
-            connections.uses.discard(self)
+            pool.uses.discard(self)
             raise
         return connection
 
@@ -152,12 +152,12 @@ class Borrowed(Generic[C]):
         connection, self.connection = self.connection, None
         if self._process == runtime.pid and connection is not None:
             try:
-                self._connections.take_back(connection)
+                self._pool.take_back(connection)
             finally:
-                self._connections.uses.discard(self)
+                self._pool.uses.discard(self)
 
 
-_all: WeakSet[Connections[Any]] = WeakSet()
+_all: WeakSet[SqlitePool[Any]] = WeakSet()
 _of_parent: set[str] = set()
 """The files that this process's parent used when it forked."""
 
@@ -204,13 +204,13 @@ def refuse_asked(ask: Callable[[str], Iterable[Sequence[Any]]]) -> None:
 
 
 def _close_idle() -> None:
-    for connections in list(_all):
-        connections.close_idle()
+    for pool in list(_all):
+        pool.close_idle()
 
 
 def _leave_to_parent() -> None:
-    for connections in list(_all):
-        connections.leave_to_parent()
+    for pool in list(_all):
+        pool.leave_to_parent()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,6 +1,6 @@
 """A bank that charges by HTTP, in a process of its own: a request with a known idempotency key changes nothing.
 
-`python -m tests.crashing.bank LEDGER` prints its port.
+`python bank.py LEDGER` prints its port.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Bank(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"ok")
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Say nothing."""
 
 
