@@ -150,7 +150,7 @@ def test_dynamodb_counts_what_was_planned(result: int) -> None:
         work("key")
         client = dynamodb_client(dynamodb_endpoint())
         pages = client.get_paginator("scan").paginate(TableName=DYNAMODB_TABLE)
-        (item,) = (one for page in pages for one in page["Items"] if one["boundary"]["S"] == boundary.name)
+        (item,) = (one for page in pages for one in page["Items"] if one.get("boundary") == {"S": boundary.name})
         client.close()
     took = size_of({name: _plain(value) for name, value in item.items()})
     found = capacity.footprint_of("dynamodb", Sizes(len(boundary.name) + len(OPERATION), result))
