@@ -116,7 +116,7 @@ async def arun(
         program.close()
 
 
-def restarting(transact: Callable[[], R]) -> R:
+def run_transaction(transact: Callable[[], R]) -> R:
     """Run a transaction of ours, which contains nothing of a handler's, again while the database asks for that."""
     retries: _Retries | None = None
     while True:
@@ -130,7 +130,7 @@ def restarting(transact: Callable[[], R]) -> R:
         time.sleep(pause)
 
 
-async def arestarting(transact: Callable[[], Awaitable[R]]) -> R:
+async def arun_transaction(transact: Callable[[], Awaitable[R]]) -> R:
     retries: _Retries | None = None
     while True:
         try:

@@ -42,7 +42,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from retrysafe.backends.backend import Backend
-from retrysafe.backends.driver import aput, arestarting, arun, put, restarting, run
+from retrysafe.backends.driver import aput, arun, arun_transaction, put, run, run_transaction
 from retrysafe.errors import (
     ConfigurationError,
     LeaseLost,
@@ -304,7 +304,9 @@ class OwnTransaction:
         return self._backend.aclient()
 
     def claim(self, request: ClaimRequest) -> ClaimResult:
-        return _ask_cache_first(self._backend.cache, request, lambda request: restarting(lambda: self._claim(request)))
+        return _ask_cache_first(
+            self._backend.cache, request, lambda request: run_transaction(lambda: self._claim(request))
+        )
 
     def _claim(self, request: ClaimRequest) -> ClaimResult:
         store = self._store
@@ -320,7 +322,7 @@ class OwnTransaction:
 
     def claim_many(self, requests: Sequence[ClaimRequest]) -> ClaimedBatch:
         """Claim all keys that have no record."""
-        opened: ClaimedBatch = restarting(lambda: self._begin(open_many(self._store, requests)))
+        opened: ClaimedBatch = run_transaction(lambda: self._begin(open_many(self._store, requests)))
         return opened
 
     def _begin(self, program: Program[Any]) -> Any:
@@ -335,7 +337,7 @@ class OwnTransaction:
 
     async def aclaim(self, request: ClaimRequest) -> ClaimResult:
         return await _aask_cache_first(
-            self._backend.cache, request, lambda request: arestarting(lambda: self._aclaim(request))
+            self._backend.cache, request, lambda request: arun_transaction(lambda: self._aclaim(request))
         )
 
     async def _aclaim(self, request: ClaimRequest) -> ClaimResult:
@@ -352,7 +354,7 @@ class OwnTransaction:
 
     async def aclaim_many(self, requests: Sequence[ClaimRequest]) -> ClaimedBatch:
         """`claim_many` for async code."""
-        opened: ClaimedBatch = await arestarting(lambda: self._abegin(open_many(self._store, requests)))
+        opened: ClaimedBatch = await arun_transaction(lambda: self._abegin(open_many(self._store, requests)))
         return opened
 
     async def _abegin(self, program: Program[Any]) -> Any:

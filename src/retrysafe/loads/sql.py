@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from retrysafe.backends.backend import Backend
-from retrysafe.backends.driver import restarting, run
+from retrysafe.backends.driver import run, run_transaction
 from retrysafe.backends.migrations.on_demand import is_present
 from retrysafe.backends.registry import connect
 from retrysafe.backends.sql.constraints import by_constraint
@@ -329,7 +329,7 @@ class SqlTarget:
         """Write rows and mark in one transaction, and again if the database asks for that."""
         if self._shares(work):
             self._provide_whole(work)
-        return restarting(lambda: self._transact(work))
+        return run_transaction(lambda: self._transact(work))
 
     def _shares(self, work: Work) -> bool:
         """True for a load that others may be beside."""

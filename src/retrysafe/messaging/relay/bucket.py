@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from retrysafe.backends.driver import arestarting, arun, restarting, run
+from retrysafe.backends.driver import arun, arun_transaction, run, run_transaction
 from retrysafe.cancellation import run_to_completion
 from retrysafe.claims.heartbeat import for_loop, for_thread
 from retrysafe.errors import LeaseLost, RetrysafeError, StoreUnavailable
@@ -225,7 +225,7 @@ def _drain_held(setting: Setting, client: Client, execute: Executor, number: int
     if setting.probation.notes(number, queue):
         noted += as_noted(queue)
         with suppress(StoreUnavailable):  # a pool that has no other connection; the transaction tells of a server
-            restarting(lambda: run(each(setting.outbox.note_begin(queue)), client))
+            run_transaction(lambda: run(each(setting.outbox.note_begin(queue)), client))
     flow = Flow(noted or queue, setting.rules)
     while flow.wave:
         verdict = flow.judge(setting.dispatch.publish(flow.wave))
@@ -284,7 +284,7 @@ async def _adrain_held(
     if setting.probation.notes(number, queue):
         noted += as_noted(queue)
         with suppress(StoreUnavailable):
-            await arestarting(lambda: arun(each(setting.outbox.note_begin(queue)), client))
+            await arun_transaction(lambda: arun(each(setting.outbox.note_begin(queue)), client))
     await turn.aclose()
     flow = Flow(noted or queue, setting.rules)
     while flow.wave:
@@ -422,7 +422,7 @@ def _transact(client: Client, steps: Callable[[], Program[R]]) -> R:
         with client.transaction() as opened:
             return run(steps(), opened.execute)
 
-    return restarting(transact)
+    return run_transaction(transact)
 
 
 async def _adrain_leased(setting: Setting, leases: BucketLeases, client: AsyncClient, number: int) -> Totals:
@@ -474,4 +474,4 @@ async def _atransact(client: AsyncClient, steps: Callable[[], Program[R]]) -> R:
         async with client.transaction() as opened:
             return await arun(steps(), opened.execute)
 
-    return await arestarting(transact)
+    return await arun_transaction(transact)
