@@ -51,8 +51,7 @@ from retrysafe.errors import (
     SchemaOutdated,
     StoreUnavailable,
 )
-from retrysafe.protocol.outcomes import ModeKind as Kind
-from retrysafe.protocol.outcomes import Settlement
+from retrysafe.protocol.outcomes import ModeKind, Settlement
 from retrysafe.protocol.procedures import (
     ClaimedBatch,
     ClaimResult,
@@ -96,7 +95,7 @@ RECORDED = Settled.RECORDED
 class ClaimMode(Protocol):
     """Keeps a claim's record and its effect together."""
 
-    kind: Kind
+    kind: ModeKind
     waits: bool
     """True if waiting for another attempt can help here."""
 
@@ -148,7 +147,7 @@ class LeaseMode:
     waits = True
     tx = None
 
-    def __init__(self, backend: Backend, kind: Kind) -> None:
+    def __init__(self, backend: Backend, kind: ModeKind) -> None:
         self._backend = backend
         self.kind = kind
 
@@ -204,7 +203,7 @@ class LeaseMode:
 class CachedLeaseMode(LeaseMode):
     """A leased record behind a cache that answers for settled ones."""
 
-    def __init__(self, backend: Backend, kind: Kind, cache: ReadThroughCache) -> None:
+    def __init__(self, backend: Backend, kind: ModeKind, cache: ReadThroughCache) -> None:
         super().__init__(backend, kind)
         self._cache = cache
 
@@ -215,7 +214,7 @@ class CachedLeaseMode(LeaseMode):
         return await _aask_cache_first(self._cache, request, super().aclaim)
 
 
-def lease_mode(backend: Backend, kind: Kind) -> LeaseMode:
+def lease_mode(backend: Backend, kind: ModeKind) -> LeaseMode:
     """The mode of leased claims in a store."""
     return LeaseMode(backend, kind) if backend.cache is None else CachedLeaseMode(backend, kind, backend.cache)
 
@@ -223,7 +222,7 @@ def lease_mode(backend: Backend, kind: Kind) -> LeaseMode:
 class CallerTransaction:
     """The record is written in the caller's transaction, which is never committed or rolled back here."""
 
-    kind = Kind.JOINED
+    kind = ModeKind.JOINED
 
     def __init__(self, backend: Backend, tx: Any) -> None:
         from retrysafe.backends.joining import join
@@ -281,7 +280,7 @@ class CallerTransaction:
 class OwnTransaction:
     """The record is written in a transaction that the boundary opens, lends to the handler, and ends."""
 
-    kind = Kind.OWN
+    kind = ModeKind.OWN
     waits = True
 
     def __init__(self, backend: Backend) -> None:
