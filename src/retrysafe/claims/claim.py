@@ -81,14 +81,15 @@ Entering = Generator[Any, Any, Returned]
 """Asks its driver to claim a request, compare a backend with ours, await a probe, wait for seconds, run a program."""
 
 
-class Reaction(Enum):
-    """The step that comes next in entering, beside a wait and a probe."""
+class StoreCall(Enum):
+    """The request that a store is sent next in entering."""
 
-    ASK = "it has not been asked"
+    CLAIM = "it has not been asked"
     RENEW = "the claim was won late, so that its lease is renewed first"
 
 
-NextStep = float | Record | Reaction | None
+Reaction = float | Record | StoreCall | None
+"""The next part of entering: wait so many seconds, probe a record, ask the store; None: it is entered."""
 
 
 class AwaitProbe(NamedTuple):
@@ -433,7 +434,7 @@ class Claim(Generic[Result, Tx]):
             else:
                 if request is not None:
                     refuse_on_a_loop(self._settings)
-                then = Reaction.ASK
+                then = StoreCall.CLAIM
             backend = self._settings.backend
             if then is not None:
                 program = self._go_on(then)
@@ -459,7 +460,7 @@ class Claim(Generic[Result, Tx]):
         self._entered = True
         try:
             mode = self._plain_mode()
-            then = Reaction.ASK if mode is None else self._react(await self._aclaim(mode, self._require_request()))
+            then = StoreCall.CLAIM if mode is None else self._react(await self._aclaim(mode, self._require_request()))
             if then is not None:
                 await self._adrive(self._go_on(then))
             held = self._held
@@ -482,7 +483,7 @@ class Claim(Generic[Result, Tx]):
         if self._entered:
             raise self._second_entry()
         self._entered = True
-        backend, program = self._settings.backend, self._go_on(Reaction.ASK)
+        backend, program = self._settings.backend, self._go_on(StoreCall.CLAIM)
         try:
             while (pause := await in_thread(functools.partial(self._drive, program))) is not None:
                 await backend.await_(self._require_request().key, pause)
@@ -512,16 +513,16 @@ class Claim(Generic[Result, Tx]):
         # the short way takes no times, which that event tells
         return None if self._events.detailed and self._events.is_enabled("store_request") else mode
 
-    def _go_on(self, then: NextStep) -> Entering[None]:
+    def _go_on(self, then: Reaction) -> Entering[None]:
         """Enter from where the first answer of the store leads: ask, wait, probe and renew as long as it takes.
 
         `_drive` and `_adrive` do what is yielded, and send back the result.
         """
         try:
-            if then is Reaction.ASK:
+            if then is StoreCall.CLAIM:
                 then = yield from self._ask_first()
             while then is not None:
-                if then is Reaction.RENEW:
+                if then is StoreCall.RENEW:
                     yield from self._renew_late()
                     break
                 if isinstance(then, Record):
@@ -533,7 +534,7 @@ class Claim(Generic[Result, Tx]):
             if self._waiting is not None:
                 self._waiting.end()
 
-    def _ask_first(self) -> Entering[NextStep]:
+    def _ask_first(self) -> Entering[Reaction]:
         """Find the mode, unless it is found, and claim; a call without a key passes unguarded."""
         settings, request = self._settings, self._request
         if request is None:
@@ -551,12 +552,12 @@ class Claim(Generic[Result, Tx]):
                 self._events.emit("frozen_snapshot", isolation=level)
         return (yield from self._claim())
 
-    def _claim(self) -> Entering[NextStep]:
+    def _claim(self) -> Entering[Reaction]:
         request = self._require_request()
         self._claimed_at = heartbeat.clock()
         with Timing(self._events, "claim"):
-            outcome: ClaimResult = yield request
-        return self._react(outcome)
+            found: ClaimResult = yield request
+        return self._react(found)
 
     def _renew_late(self) -> Entering[None]:
         """A claim that waited long for its store starts with a whole lease."""
@@ -654,12 +655,12 @@ class Claim(Generic[Result, Tx]):
         self._claimed_at = heartbeat.clock()
         if self._settings.backend.access.immediate:
             return mode.claim(request)
-        outcome, cancelled = await run_to_completion(mode.aclaim(request))
+        found, cancelled = await run_to_completion(mode.aclaim(request))
         if cancelled is not None:
-            if isinstance(outcome, Won):
-                self._react(outcome)
+            if isinstance(found, Won):
+                self._react(found)
             raise cancelled
-        return outcome
+        return found
 
     def _abandon(self, error: BaseException) -> None:
         """Give back a claim that was won, but whose caller will not do the work."""
@@ -687,28 +688,25 @@ class Claim(Generic[Result, Tx]):
 
     # ------------------------------------------------------------ what the store answers
 
-    def _react(self, outcome: ClaimResult) -> NextStep:
-        """Return the reaction to an outcome: None to enter, seconds until the next try, a record to probe, or to renew.
-
-        Raises what the caller must know.
-        """
+    def _react(self, found: ClaimResult) -> Reaction:
+        """Return the reaction to the store's answer to a claim; raises what the caller must know."""
         settings, mode, request = self._settings, self._mode, self._request
         assert mode is not None
         assert request is not None
         backend = settings.backend
         if backend.warnings or backend.cache is not None:
             tell_warnings(backend, self._events)
-        if isinstance(outcome, Won):
-            ownership, record, seen = outcome
-            held = HeldClaim(self, settings, mode, request, outcome, self._claimed_at, self._events)
+        if isinstance(found, Won):
+            ownership, record, seen = found
+            held = HeldClaim(self, settings, mode, request, found, self._claimed_at, self._events)
             self._held = held
             if self._events.detailed or seen is not None:
                 name = "started" if seen is None else _BEGINNINGS.get(seen.effective_state, "reclaimed")
                 self._events.emit(name, token=ownership.token, attempts=record.attempts)
             if ownership.transactional or heartbeat.clock() - self._claimed_at <= held.seconds / LOOKS_PER_LEASE:
                 return None
-            return Reaction.RENEW
-        decision, met, refused = outcome
+            return StoreCall.RENEW
+        decision, met, refused = found
         if met is not None and (
             decision is Decision.REPLAY or (decision is Decision.REPLAY_FAILURE and is_answer(settings, request, met))
         ):

@@ -314,10 +314,10 @@ class OwnTransaction:
             settled = outcome_if_settled(request, put(store.read(request.key), client, again=True))
             if settled is not None:
                 return settled
-        outcome: ClaimResult = self._begin(open_claim(self._store, request))
-        if not isinstance(outcome, Won):
+        found: ClaimResult = self._begin(open_claim(self._store, request))
+        if not isinstance(found, Won):
             self.give_back()
-        return outcome
+        return found
 
     def claim_many(self, requests: Sequence[ClaimRequest]) -> ClaimedBatch:
         """Claim all keys that have no record."""
@@ -346,10 +346,10 @@ class OwnTransaction:
             settled = outcome_if_settled(request, await aput(store.read(request.key), client, again=True))
             if settled is not None:
                 return settled
-        outcome: ClaimResult = await self._abegin(open_claim(self._store, request))
-        if not isinstance(outcome, Won):
+        found: ClaimResult = await self._abegin(open_claim(self._store, request))
+        if not isinstance(found, Won):
             await self.agive_back()
-        return outcome
+        return found
 
     async def aclaim_many(self, requests: Sequence[ClaimRequest]) -> ClaimedBatch:
         """`claim_many` for async code."""
@@ -468,9 +468,9 @@ def _ask_cache_first(
     looked = cache.look(request)
     if looked[0] is not None:
         return looked[0]
-    outcome = claim(request)
-    cache.keep(outcome, looked)
-    return outcome
+    found = claim(request)
+    cache.keep(found, looked)
+    return found
 
 
 async def _aask_cache_first(
@@ -481,9 +481,9 @@ async def _aask_cache_first(
     looked = await cache.alook(request)
     if looked[0] is not None:
         return looked[0]
-    outcome = await claim(request)
-    await cache.akeep(outcome, looked)
-    return outcome
+    found = await claim(request)
+    await cache.akeep(found, looked)
+    return found
 
 
 def _settle(
