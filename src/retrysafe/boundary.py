@@ -12,7 +12,7 @@ from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.stores import Store, Tx
 from retrysafe.claims import key_spaces
-from retrysafe.claims.claim import Claim, Result, Unentered
+from retrysafe.claims.claim import BlockClaim, Claim, Result
 from retrysafe.claims.codec import CheckedCodec, Codec, JSONCodec, encode_verdict
 from retrysafe.claims.decorator import (
     Guarded,
@@ -367,7 +367,7 @@ class Boundary(Generic[Tx]):
             tx=tx,
             annotation=result_type,
         )
-        claim.__class__ = Unentered  # without a call more for every claim
+        claim.__class__ = BlockClaim  # without a call more for every claim
         return claim
 
     @_require_key

@@ -878,7 +878,7 @@ class Claim(Generic[Result, Tx]):
         return self._request
 
 
-class Unentered(Claim[Result, Tx]):
+class BlockClaim(Claim[Result, Tx]):
     """A claim of `Boundary.claim`: if it ends without having been entered, it guarded nothing, and says so."""
 
     def __del__(self) -> None:
