@@ -767,8 +767,8 @@ class Claim(Generic[Result, Tx]):
             if self._context is not None and self._context.leave() and self._held is not None:
                 self._held.settling = True
                 self._held.end(self._signals, self._result, self._annotation, error)
-            if self._course is not None:
-                self._course.finish(given, error)
+                if self._course is not None:
+                    self._course.finish(given, error)
         except BaseException as raised:
             self._end_failed(raised)
             raise
@@ -789,8 +789,8 @@ class Claim(Generic[Result, Tx]):
                 await self._aend(self._held, error)
                 if stopped_by_us:
                     raise LeaseLost("The work was stopped because its lease could not be kept.") from error
-            if self._course is not None:
-                await self._course.afinish(given, error)
+                if self._course is not None:
+                    await self._course.afinish(given, error)
         except BaseException as raised:
             self._end_failed(raised)
             raise

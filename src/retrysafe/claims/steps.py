@@ -76,7 +76,6 @@ class ClaimSteps(Course):
 
     looks_back = False
     """True if it failed for good after earlier attempts, whose steps are to be looked for if it asked for none."""
-    _is_ending = False
 
     # ------------------------------------------------------------ asking for steps
 
@@ -138,23 +137,19 @@ class ClaimSteps(Course):
 
     def _has_to_end(self) -> bool:
         context = self.claim._context
-        concerned = self._shelf is not None or self.looks_back
-        self._is_ending = concerned and context is not None and context.is_open()
-        return self._is_ending
+        return (self._shelf is not None or self.looks_back) and context is not None and context.is_open()
 
     def finish(self, given: BaseException | None, error: BaseException | None) -> None:
         """Let the rows end with their record, and raise what the work's own code did not."""
-        if self._is_ending:
-            if self._shelf is not None:
-                perform(self.settings.backend, self._concluding())
-            self._raise(given, error)
+        if self._shelf is not None:
+            perform(self.settings.backend, self._concluding())
+        self._raise(given, error)
 
     async def afinish(self, given: BaseException | None, error: BaseException | None) -> None:
         """`finish` for async code."""
-        if self._is_ending:
-            if self._shelf is not None:
-                await aperform(self.settings.backend, self._concluding())
-            self._raise(given, error)
+        if self._shelf is not None:
+            await aperform(self.settings.backend, self._concluding())
+        self._raise(given, error)
 
     def _raise(self, given: BaseException | None, error: BaseException | None) -> None:
         if error is not None and error is not given:
