@@ -245,7 +245,7 @@ class Boundary(Generic[Tx]):
             waiters=Waiters(),
             encryption=encryption,
             quota=quota,
-            secrets=fingerprint_secrets(checked, encryption),
+            fingerprint_secrets=fingerprint_secrets(checked, encryption),
             largest_result=largest_result(backend, encryption),
             providers=_providers(providers),
         )

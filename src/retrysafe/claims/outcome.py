@@ -81,7 +81,7 @@ def refusal(
     if decision is Decision.REUSED:
         given = request.fingerprint
         if request.payload is not None:
-            given = settings.secrets.count_as(record.fingerprint, request.payload, record.key) or given
+            given = settings.fingerprint_secrets.count_as(record.fingerprint, request.payload, record.key) or given
         differing = fingerprint.differing(record.fingerprint, given)
         events.emit("mismatch", differing=differing)
         return KeyReused(f"The payload differs in: {', '.join(differing)}.", differing=differing)

@@ -39,7 +39,7 @@ class Plan:
         self._identity = settings.name, scope, operation
         quota = None if settings.quota is None else settings.quota.allowance(settings.name, scope)
         self._terms = settings.effects, settings.clocks, settings.on_expired, quota
-        self._secrets = settings.secrets
+        self._secrets = settings.fingerprint_secrets
         self._lookup = keys.Lookup(settings.secret, *self._identity)
 
     def request(self, key: str, payload: Fingerprint | bytes, recorded: str = "") -> ClaimRequest:

@@ -110,8 +110,7 @@ class BoundarySettings(NamedTuple):
     waiters: Waiters
     encryption: Keyring | None = None
     quota: Quota | None = None
-    secrets: Secrets = Secrets()
-    """Keys the fingerprints."""
+    fingerprint_secrets: Secrets = Secrets()
     largest_result: int | None = None
     """The largest number of bytes of an encoded result, less those that encryption adds; None: any number."""
     providers: tuple[Provider, ...] = ()

@@ -186,7 +186,7 @@ class StepOfClaim(Step):
         super().__init__(course.shelf, at, options.get("tx"))
         self.course, self._given, self.annotation = course, given, annotation
         settings, key = course.settings, self._shelf.work.key
-        self._print = UNCHECKED if given is None else settings.secrets.hashed_for(given, key)
+        self._print = UNCHECKED if given is None else settings.fingerprint_secrets.hashed_for(given, key)
         self._effects = options.get("effects") or settings.effects
         self._probe, self.undo, self._new = options.get("probe"), options.get("undo"), options.get("new", False)
         if self._tx is not None and self._effects == "external":
@@ -400,7 +400,7 @@ class StepOfClaim(Step):
     def _check_input(self, stored: bytes) -> None:
         if self._given is None or not stored or self._print == stored:
             return
-        secrets, key = self._shelf.settings.secrets, self._shelf.work.key
+        secrets, key = self._shelf.settings.fingerprint_secrets, self._shelf.work.key
         if secrets.agree(stored, self._given, key):
             return
         counted = secrets.count_as(stored, self._given, key) or self._print
