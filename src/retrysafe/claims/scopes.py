@@ -8,6 +8,7 @@ from types import CoroutineType
 from typing import Any
 
 from retrysafe import lazy
+from retrysafe.claims.functions import is_coroutine_function, is_generator_function
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol import keys
 
@@ -65,10 +66,9 @@ def _neither(given: object) -> ConfigurationError:
 
 
 def _check_function(given: Callable[..., Any]) -> None:
-    called = (given, getattr(type(given), "__call__", None))  # noqa: B004 - of a callable object, it tells the kind
-    if any(map(lazy.inspect.iscoroutinefunction, called)) or any(map(lazy.inspect.isasyncgenfunction, called)):
+    if is_coroutine_function(given):
         raise ConfigurationError(f"scope= is a coroutine function, and is not awaited: give {TAKES}.")
-    if any(map(lazy.inspect.isgeneratorfunction, called)):
+    if is_generator_function(given):
         raise ConfigurationError(f"scope= is a generator function, and nothing runs it: give {TAKES}.")
     try:
         parameters = lazy.inspect.signature(given).parameters.values()
