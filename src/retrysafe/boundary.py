@@ -404,10 +404,10 @@ class Boundary(Generic[Tx]):
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
             refuse_other_than_functions(function)
             space = operation or key_spaces.default_operation(function)
-            heir = self._inherit if operation is None and key_spaces.is_method(function) else None
+            inherit = self._inherit if operation is None and key_spaces.is_method(function) else None
             given = operation is not None
             guarded = Guarded(
-                self._settings, self.entrypoint.open, function, key, payload, space, heir, is_operation_given=given
+                self._settings, self.entrypoint.open, function, key, payload, space, inherit, is_operation_given=given
             )
             wrapped: Callable[P, R] = wrap(guarded)
             self.entrypoint.take_operation(space, function, shared=shared)

@@ -130,7 +130,7 @@ class Guarded:
         key: Selector,
         payload: Selector | Literal["arguments"] | None,
         operation: str,
-        heir: Callable[[Guarded, type], str] | None = None,
+        inherit: Callable[[Guarded, type], str] | None = None,
         *,
         is_operation_given: bool = True,
     ) -> None:
@@ -152,8 +152,8 @@ class Guarded:
         self._fields = fingerprint.Fields(names, self._arguments.defaults, owner | ({"tx"} if takes_tx else set()))
         self._annotation: Any = _Unresolved
         self._codec = settings.codec
-        self._heir = heir if owner else None
-        self._heirs: WeakKeyDictionary[type, str] = WeakKeyDictionary()
+        self._inherit = inherit if owner else None
+        self._inherited: WeakKeyDictionary[type, str] = WeakKeyDictionary()
 
     def claim(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Claim:
         """The claim for one call."""
@@ -161,7 +161,7 @@ class Guarded:
         key = self._key(bound)
         return self._open(
             key,
-            operation=self.operation if self._heir is None else self._operation_in(bound[0]),
+            operation=self.operation if self._inherit is None else self._operation_in(bound[0]),
             fingerprint=self._fingerprint(bound, key),
             tx=None if self._tx_place is None else bound[self._tx_place],
             annotation=self.annotation,
@@ -176,10 +176,10 @@ class Guarded:
     def _operation_in(self, owner: Any) -> str:
         """The operation for the class, or the object, that a method is called on."""
         kind = owner if isinstance(owner, type) else type(owner)
-        found = self._heirs.get(kind)
+        found = self._inherited.get(kind)
         if found is None:
-            assert self._heir is not None
-            found = self._heirs[kind] = self._heir(self, kind)
+            assert self._inherit is not None
+            found = self._inherited[kind] = self._inherit(self, kind)
         return found
 
     def _fingerprint(self, bound: tuple[Any, ...], key: Any) -> Fingerprint | bytes:
