@@ -31,7 +31,7 @@ def new() -> str:
 
 
 def worker_of(attempt: str) -> Worker | None:
-    """The process of an attempt; None for an id of retrysafe 0.1, or a foreign one, which does not say."""
+    """The process of an attempt; None for an id of an earlier retrysafe, or a foreign one, which does not say."""
     _, at, named = attempt.partition("@")
     host, _, pid = named.rpartition(":")
     return Worker(host, int(pid)) if at and host and pid.isascii() and pid.isdigit() else None

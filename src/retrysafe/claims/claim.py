@@ -499,7 +499,7 @@ class Claim(Generic[Result, Tx]):
             program.close()
 
     def _plain_mode(self) -> ClaimMode | None:
-        """Begin an attempt that nothing has to be asked of before its claim; None if `_go_on` has to begin it."""
+        """Find the mode of an attempt with no other around it; None if its claim is left to `_go_on`."""
         settings, request = self._settings, self._request
         if request is None or innermost.get() is not None or settings.concurrency.__class__ is not Reject:
             return None

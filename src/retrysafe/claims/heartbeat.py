@@ -237,7 +237,7 @@ class ThreadHeartbeat:
         self._store = backend.store
         self._connect = backend.heartbeat_client
         self._schedule = _Schedule()
-        self._outcomes = Outcomes(lambda: clock())
+        self._outcomes = Outcomes(lambda: clock())  # looked up each time, since tests replace it
         self._changed = threading.Condition()
         self._wakes = _NEVER
         self._thread: threading.Thread | None = None
@@ -388,7 +388,7 @@ class LoopHeartbeat:
         """
         self._beating: asyncio.Task[None] | None = None
         self._endings: set[asyncio.Task[None]] = set()
-        self._outcomes = Outcomes(lambda: clock())
+        self._outcomes = Outcomes(lambda: clock())  # looked up each time, since tests replace it
         self._settling: asyncio.Task[None] | None = None
 
     def carry(self, outcome: Deferred) -> None:

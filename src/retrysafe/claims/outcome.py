@@ -1,14 +1,14 @@
 """The end of guarded work, and the meaning of a stored outcome for a later caller.
 
-The first half turns the end of a handler into the settlement of the record and the stored result; the second half
-turns a record that a claim met into the stored result, or into the error that says why there is none.
+The first half turns a record that a claim met into the stored result, or into the error that says why there is none;
+the second half turns the end of a handler into the settlement of the record and the result to be stored.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from retrysafe.claims.codec import MEDIA_TYPE as FAILURES
+from retrysafe.claims.codec import MEDIA_TYPE as JSON
 from retrysafe.claims.codec import AnswerCodec, Codec, JSONCodec, decode_failure, encode_failure, require_body
 from retrysafe.claims.notes import MARK, without_note
 from retrysafe.claims.observers import AttemptEvents
@@ -101,7 +101,7 @@ def reason_of_doubt(record: Record, stored: StoredResult | None) -> str:
 
     ``stored``: the result of the record, decrypted as far as it can be.
     """
-    if record.state is not State.UNKNOWN or stored is None or stored.body is None or stored.media_type != FAILURES:
+    if record.state is not State.UNKNOWN or stored is None or stored.body is None or stored.media_type != JSON:
         return ""
     try:
         kind, message, _ = decode_failure(stored)

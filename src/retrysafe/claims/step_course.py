@@ -47,7 +47,7 @@ class Course:
 
     @property
     def shelf(self) -> Shelf:
-        """The rows of the work; refused in a transactional claim."""
+        """The results of the work's steps; refused in a transactional claim."""
         if self._shelf is None:
             ownership, record = self._held.ownership, self._held.record
             if ownership.transactional:

@@ -41,8 +41,7 @@ class Shelf:
 
     def seal(self, at: At, stored: StoredResult) -> StoredResult | None:
         """A result, encrypted if the boundary says so."""
-        keyring = self.settings.encryption
-        return stored if keyring is None else seal(keyring, stored, self._binding(at))
+        return seal(self.settings.encryption, stored, self._binding(at))
 
     def open(self, row: StepRow) -> StoredResult:
         """The result of a row as it was encoded."""
