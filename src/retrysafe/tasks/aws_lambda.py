@@ -46,7 +46,7 @@ def batch(boundary: Boundary, *, key: Selector, **options: Unpack[TaskOptions]) 
             blocked: set[str] = set()
             for record in event["Records"]:
                 group = record["attributes"].get("MessageGroupId")
-                if group in blocked or not _is_settled(handler, record, context):
+                if group in blocked or not _handle_record(handler, record, context):
                     failures.append({"itemIdentifier": record["messageId"]})
                     if group is not None:
                         blocked.add(group)
@@ -102,7 +102,7 @@ def _content_of(event: Mapping[str, Any]) -> Any:
     return next((event[name] for name in ("detail", "body") if name in event), event)
 
 
-def _is_settled(handler: TaskHandler, record: Mapping[str, Any], context: Any) -> bool:
+def _handle_record(handler: TaskHandler, record: Mapping[str, Any], context: Any) -> bool:
     """Handle a record; tell whether the queue may forget it."""
     parsed = {**record, "body": _parsed(record["body"])}
     again = int(record["attributes"]["ApproximateReceiveCount"]) > 1

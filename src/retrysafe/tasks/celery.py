@@ -48,7 +48,7 @@ def once(
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
             task: Any = current_task
             if not task or task.request.called_directly or task.request.is_eager:
-                direct: R = handler.call(*args, **kwargs)
+                direct: R = handler.call_guarded(*args, **kwargs)
                 return direct
             if not checked:
                 checked.append(True)

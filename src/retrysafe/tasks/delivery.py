@@ -205,7 +205,7 @@ class TaskHandler(Handler[..., Any]):
         entry = require_boundary(boundary).entrypoint
         name = options.get("operation") or function.__name__
         of_once: Any = {name: value for name, value in options.items() if name in _OF_ONCE}
-        self.call: Callable[..., Any] = boundary.once(key=key, operation=name, **of_once)(function)
+        self.call_guarded: Callable[..., Any] = boundary.once(key=key, operation=name, **of_once)(function)
         """The function for callers in this process, guarded as any other."""
         self._guarded, self._source = entry.guarded[name], source
         limits = options.get("max_attempts", _ANY_NUMBER), options.get("max_crashes", RetryLimits().max_crashes)

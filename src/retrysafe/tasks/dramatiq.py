@@ -58,13 +58,13 @@ def once(
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> Any:
             if (message := _message_of(run)) is None:
-                return handler.call(*args, **kwargs)
+                return handler.call_guarded(*args, **kwargs)
             return _answer(handler.deliver(_call(args, kwargs, message), redelivered=_may_be_again(message)))
 
         @functools.wraps(function)
         async def arun(*args: P.args, **kwargs: P.kwargs) -> Any:
             if (message := _message_of(arun)) is None:
-                return await handler.call(*args, **kwargs)
+                return await handler.call_guarded(*args, **kwargs)
             return _answer(await handler.adeliver(_call(args, kwargs, message), redelivered=_may_be_again(message)))
 
         made: Any = arun if handler.is_async else run

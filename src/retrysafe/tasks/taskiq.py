@@ -41,14 +41,14 @@ def once(
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
             if (context := kwargs.pop(_CONTEXT, None)) is None:
-                return handler.call(*args, **kwargs)
+                return handler.call_guarded(*args, **kwargs)
             reply = handler.deliver(_call(args, kwargs, context))
             return _hand_back(context, reply) if reply.told is Told.HAND_BACK else _answer(reply)  # Taskiq awaits it
 
         @functools.wraps(function)
         async def arun(*args: Any, **kwargs: Any) -> Any:
             if (context := kwargs.pop(_CONTEXT, None)) is None:
-                return await handler.call(*args, **kwargs)
+                return await handler.call_guarded(*args, **kwargs)
             reply = await handler.adeliver(_call(args, kwargs, context))
             return await _hand_back(context, reply) if reply.told is Told.HAND_BACK else _answer(reply)
 
