@@ -80,15 +80,15 @@ SUSPECT = "An attempt at it ended with its consumer."
 KILLS = "Every attempt to handle it ended with the end of its consumer."
 
 
-def crash_pause(counts: Counts, trials: RetryLimits) -> float | None:
+def crash_pause(counts: Counts, limits: RetryLimits) -> float | None:
     """Tell whether a message was begun so often without an end that it seems to kill its consumers; None: it does not.
 
     Else the seconds to wait before that is certain: deliveries of one message that come together are begun together,
     and withdrawn when it turns out that one of them is being handled.
     """
-    if counts.started - counts.finished < trials.max_crashes:
+    if counts.started - counts.finished < limits.max_crashes:
         return None
-    return max(0.0, trials.grace - counts.age)
+    return max(0.0, limits.grace - counts.age)
 
 
 def is_suspect(counts: Counts) -> bool:
@@ -96,12 +96,12 @@ def is_suspect(counts: Counts) -> bool:
     return counts.started > counts.finished
 
 
-def after_failure(counts: Counts, trials: RetryLimits, chance: float, *, gap: bool) -> float | None:
+def after_failure(counts: Counts, limits: RetryLimits, chance: float, *, gap: bool) -> float | None:
     """Seconds until a message is tried again whose attempt has just ended by an error; None: it is given up.
 
     ``chance`` is random in [0, 1). Half of the pause is certain, so that a failing message never storms.
     """
-    most = trials.max_gaps if gap else trials.max_attempts
+    most = limits.max_gaps if gap else limits.max_attempts
     if counts.finished >= most:
         return None
-    return trials.backoff.delay(counts.finished - 1, 0.5 + chance / 2)
+    return limits.backoff.delay(counts.finished - 1, 0.5 + chance / 2)

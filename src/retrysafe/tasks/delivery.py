@@ -191,7 +191,7 @@ class TaskAttempt(InboxAttempt):
             return HandlerOutcome(MessageOutcome.BUSY, error_text(error), pause(getattr(error, "retry_after", 1.0)))
         end = super().outcome_of(error)
         if of_function:
-            self.raised = None  # the queue logs its traceback
+            self.raised = None  # so that the handler leaves its traceback to the queue to log
         return end if end.became in TOLD else HandlerOutcome(MessageOutcome.FAILED, end.error)
 
 
@@ -208,13 +208,13 @@ class TaskHandler(Handler[..., Any]):
         self.call_guarded: Callable[..., Any] = boundary.once(key=key, operation=name, **of_once)(function)
         """The function for callers in this process, guarded as any other."""
         self._guarded, self._source = entry.guarded[name], source
-        limits = options.get("max_attempts", _ANY_NUMBER), options.get("max_crashes", RetryLimits().max_crashes)
-        numbers: tuple[object, ...] = limits
+        most = options.get("max_attempts", _ANY_NUMBER), options.get("max_crashes", RetryLimits().max_crashes)
+        numbers: tuple[object, ...] = most
         if not all(isinstance(one, int) and one >= 1 for one in numbers):
             raise ConfigurationError("max_attempts= and max_crashes= are numbers from 1.")
-        trials = RetryLimits(*limits, grace=RetryLimits().grace + entry.patience)
+        limits = RetryLimits(*most, grace=RetryLimits().grace + entry.patience)
         wanted = Function(lambda call: function(*call.args, **call.kwargs), None, is_coroutine_function(function))
-        setting = HandlerSettings(entry, name, wanted, trials, True, (), Stalls(0.0, time.monotonic))
+        setting = HandlerSettings(entry, name, wanted, limits, True, (), Stalls(0.0, time.monotonic))
         given = options.get("dead_letter_store")
         self.keeps = given is not None or keeps_messages(entry.backend.store)
         letters: Any = Letters(entry.backend if given is None else registry.connect(given)) if self.keeps else None

@@ -113,7 +113,7 @@ class HandlerSettings(NamedTuple):
     entry: EntryPoint
     consumer: str
     function: Function
-    trials: RetryLimits
+    limits: RetryLimits
     digest: bool
     unavailable: tuple[type[Exception], ...]
     """Errors of the function, beside those that always count, when it cannot reach something that it needs."""
@@ -255,7 +255,7 @@ class InboxAttempt:
         """The outcome of a message that is not tried; None: it is tried, or given up, in its claim."""
         if counts.dead:
             return HandlerOutcome(MessageOutcome.DEAD, "It is in the dead letters.", before=True)
-        wait = crash_pause(counts, self._setting.trials)
+        wait = crash_pause(counts, self._setting.limits)
         if wait:
             return HandlerOutcome(MessageOutcome.BUSY, "Others have begun it.", again=pause(wait))
         if wait is None and is_suspect(counts) and not self._alone:

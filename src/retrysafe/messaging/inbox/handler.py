@@ -208,12 +208,12 @@ class Handler(Generic[P, R]):
         return self._report(attempt, handled)
 
     def _concluding(self, attempt: InboxAttempt, end: HandlerOutcome) -> Program[HandleResult]:
-        trials = self.setting.trials
+        limits = self.setting.limits
         return procedures.conclude(
             self.letters.inbox,
             attempt.arrival,
             end,
-            trials,
+            limits,
             random.random(),
             counted=attempt.counted,
             place=attempt.place,

@@ -181,10 +181,10 @@ class Inbox:
         shortest = seconds_of(options.get("backoff_base", "500ms"), "backoff_base")
         backoff = Backoff(shortest, seconds_of(options.get("backoff_max", "60s"), "backoff_max"))
         wanted = function_of(function, options.get("parse"))
-        trials = RetryLimits(max_attempts, max_crashes, max_gaps, backoff, RetryLimits().grace + self._entry.patience)
+        limits = RetryLimits(max_attempts, max_crashes, max_gaps, backoff, RetryLimits().grace + self._entry.patience)
         stalls = Stalls(seconds_of(options.get("max_stall", "1d"), "max_stall"), time.monotonic)
         unavailable = exception_types(options.get("unavailable", ()), "unavailable")
-        return HandlerSettings(self._entry, consumer, wanted, trials, options.get("digest", True), unavailable, stalls)
+        return HandlerSettings(self._entry, consumer, wanted, limits, options.get("digest", True), unavailable, stalls)
 
     # ------------------------------------------------------------ sequences
 

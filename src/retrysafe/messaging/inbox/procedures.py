@@ -65,7 +65,7 @@ def conclude(
     inbox: InboxStore,
     arrival: Arrival,
     end: HandlerOutcome,
-    trials: RetryLimits,
+    limits: RetryLimits,
     chance: float,
     *,
     counted: bool,
@@ -79,7 +79,7 @@ def conclude(
     if end.became in ENDED:
         yield from ask(inbox.note_end(arrival, end.error, counted=counted))
         counts = yield from ask(inbox.counts(arrival))
-        pause = after_failure(counts, trials, chance, gap=end.became is MessageOutcome.GAP)
+        pause = after_failure(counts, limits, chance, gap=end.became is MessageOutcome.GAP)
         if pause is None or (end.gap is not None and (yield from _stays_empty(inbox, arrival, end.gap))):
             yield from _note_empty(inbox, arrival, end.gap, end.error)
             yield from _note_empty(inbox, arrival, place, end.error)
