@@ -70,9 +70,9 @@ def envelope_from(
     """The envelope of a message from a queue; ``properties`` are attributes that the message's own properties tell."""
     given = {name: value for name, value in properties.items() if value}
     others: dict[str, str] = {}
-    read = _read(headers)
+    prefixes = _prefixes(headers)
     for name, value in headers.items():
-        prefix = next((one for one in read if name.lower().startswith(one)), None)
+        prefix = next((one for one in prefixes if name.lower().startswith(one)), None)
         if prefix is not None and value is not None:  # an attribute without a value is not there
             given[name[len(prefix) :]] = _text(value)
         elif isinstance(value, str | bytes) and _is_header(name):
@@ -86,8 +86,8 @@ def _is_header(name: str) -> bool:
     return name not in OWN and not name.lower().startswith(BINDINGS) and not name.startswith(_OF_THE_BROKER)
 
 
-def _read(headers: Mapping[str, Any]) -> tuple[str, ...]:
-    """The prefix of the attributes, which is that of the version; any, where there is none."""
+def _prefixes(headers: Mapping[str, Any]) -> tuple[str, ...]:
+    """The prefix of the attributes, which is that of the version; all of them where there is no version."""
     names = {name.lower() for name in headers}
     return next(((prefix,) for prefix in BINDINGS if f"{prefix}specversion" in names), BINDINGS)
 

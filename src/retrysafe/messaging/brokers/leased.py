@@ -38,7 +38,7 @@ class LeasedSession(ConsumerSession):
         prefetch, prefetch_bytes: how many messages, and bytes, of a queue are received and not settled.
     """
 
-    _failures: ClassVar[tuple[type[Exception], ...]]
+    _errors: ClassVar[tuple[type[Exception], ...]]
     """The errors of their requests."""
     _idle: float = 0.0
     """Seconds before a poll that follows one without messages."""
@@ -77,7 +77,6 @@ class LeasedSession(ConsumerSession):
         for queue, some in handles.items():
             for handle in some:
                 self._receipts[queue].settle(handle)
-        self._room.set()
         await asyncio.gather(*(self._settle(queue, some) for queue, some in handles.items()))
 
     async def close(self) -> None:
@@ -102,7 +101,7 @@ class LeasedSession(ConsumerSession):
                 continue
             try:
                 found = await self._receive(queue)
-            except self._failures as error:
+            except self._errors as error:
                 self._fail(error)
                 await self._pause(_PAUSE)
                 continue

@@ -91,13 +91,13 @@ class PublisherSession:
 class BatchSession(PublisherSession):
     """Publishes to each destination in batches."""
 
-    _failures: ClassVar[tuple[type[Exception], ...]]
+    _errors: ClassVar[tuple[type[Exception], ...]]
     """The errors of its calls."""
 
     async def _publish_to(self, destination: Any, entries: Sequence[PublishEntry]) -> dict[int, PublishResult]:
         try:
             limits = await self._limits(destination)
-        except self._failures as error:
+        except self._errors as error:
             return dict.fromkeys((entry.place for entry in entries), self._judge(error, sent=False))
         too_large = PublishResult(PublishStatus.REJECTED, f"larger than the {limits.largest} bytes of a message")
         results = {entry.place: too_large for entry in entries if entry.size > limits.largest}
@@ -108,7 +108,7 @@ class BatchSession(PublisherSession):
     async def _send_divided(self, destination: Any, batch: Sequence[PublishEntry]) -> dict[int, PublishResult]:
         try:
             return await self._send(destination, batch)
-        except self._failures as error:
+        except self._errors as error:
             if len(batch) > 1 and self._blames_one(error):
                 alone = [await self._send_divided(destination, [entry]) for entry in batch]
                 return {place: result for one in alone for place, result in one.items()}

@@ -11,9 +11,9 @@ from retrysafe.backends.spec import library
 from retrysafe.messaging.brokers.options import Option, read_options
 
 
-def declaring(topic: str = "TOPIC", group: str = "") -> str:
+def declaring(group: str = "") -> str:
     """The command that declares a topic, for errors: with the broker that the relay has."""
-    return f"retrysafe topics declare --broker URL --topic {topic}{group and f' --group {group}'}"
+    return f"retrysafe topics declare --broker URL --topic TOPIC{group and f' --group {group}'}"
 
 
 class BrokerSpec(NamedTuple):

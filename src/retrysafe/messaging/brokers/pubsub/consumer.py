@@ -86,7 +86,7 @@ class PubSubConsumer(BrokerConsumer["_PubSubSession"]):
 
 
 class _PubSubSession(LeasedSession):
-    _failures = (*FAILURES, QueueMissing)
+    _errors = (*FAILURES, QueueMissing)
 
     def __init__(
         self, service: PubSubService, queues: Mapping[str, str], prefetch: int, prefetch_bytes: int, poll: float

@@ -28,7 +28,7 @@ _FRAME = 8
 
 
 class _PubSubPublishing(BatchSession):
-    _failures = FAILURES
+    _errors = FAILURES
     _blames_one = staticmethod(blames_one)
 
     def __init__(self, service: PubSubService, project: str, prefix: str, mode: Mode) -> None:

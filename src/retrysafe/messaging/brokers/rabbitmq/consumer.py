@@ -130,7 +130,7 @@ class _RabbitMQSession(ConsumerSession):
 
     async def wait(self, until: float) -> None:
         await super().wait(until)
-        await asyncio.sleep(0)  # messages read from the wire together are taken together
+        await asyncio.sleep(0)  # messages read from the socket together are taken together
 
     async def settle(self, deliveries: Sequence[Delivery]) -> None:
         async with self._settling:
@@ -292,17 +292,16 @@ async def _ignore(_: object) -> None:
     """There are no messages where consumers are counted."""
 
 
-def queues_of(topics: str | Iterable[str], partitions: int | None, only_partitions: Iterable[int] | None) -> list[str]:
-    """The queues or streams of topics; of each only the partitions with these numbers."""
-    names = [topics] if isinstance(topics, str) else list(topics)
+def queues_of(topics: Sequence[str], partitions: int | None, only_partitions: Iterable[int] | None) -> list[str]:
+    """The places of topics; of each only the partitions with these numbers."""
     chosen = None if only_partitions is None else set(only_partitions)
-    if not names:
+    if not topics:
         raise ConfigurationError("topics= is empty: give the topics to consume.")
     if chosen is not None and not (partitions is not None and chosen and chosen <= set(range(partitions))):
         raise ConfigurationError("only_partitions= takes numbers of partitions, from 0 to partitions= less one.")
     return [
         place
-        for topic in names
+        for topic in topics
         for number, place in enumerate(partitions_of(topic, partitions))
         if chosen is None or number in chosen
     ]

@@ -83,7 +83,7 @@ class SqsConsumer(LaggingConsumer["_SqsSession"]):
 
 
 class _SqsSession(LeasedSession):
-    _failures = (*FAILURES, QueueMissing)
+    _errors = (*FAILURES, QueueMissing)
 
     def __init__(
         self, client: Service, queues: Mapping[str, str], prefetch: int, prefetch_bytes: int, lease: int, poll: float

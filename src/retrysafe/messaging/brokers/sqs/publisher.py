@@ -36,7 +36,7 @@ class _SqsPublishing(BatchSession):
     _body: ClassVar[str]
     _request: ClassVar[tuple[str, str]]
     """The names of the address and of the entries in a request."""
-    _failures = FAILURES
+    _errors = FAILURES
     _judge, _blames_one = staticmethod(result_of), staticmethod(blames_one)
 
     def __init__(self, client: Service, prefix: str, ordered: bool, mode: Mode) -> None:
