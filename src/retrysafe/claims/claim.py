@@ -445,6 +445,7 @@ class Claim(Generic[Result, Tx]):
                     program.close()
             held = self._held
             if held is not None and self.needs_heartbeat and not held.ownership.transactional:
+                # `for_thread`, called only for the first lease
                 beat: Any = backend.companions().get(heartbeat.ThreadHeartbeat) or heartbeat.for_thread(backend)
                 held.heartbeat = beat
                 beat.add(held)

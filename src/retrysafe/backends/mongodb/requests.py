@@ -38,7 +38,7 @@ _ABORT = Call("session.abort_transaction", joins=False)
 
 
 class Conversation:
-    """The calls that requests take on a collection, in a session's transaction if there is one.
+    """The calls that requests take on a collection, in a session's transaction if there is one: an `OpenTransaction`.
 
     own: its client is not the user's, who closes that.
     """

@@ -92,7 +92,7 @@ class RabbitMQPublisher(BrokerPublisher["_RabbitMQPublishing"]):
 
 
 class _RabbitMQPublishing(PublisherSession):
-    """A connection, which is made anew when it is lost, with a channel for each destination."""
+    """A connection, made anew when it is lost, with a channel for each destination. Wires are as in the consumer."""
 
     def __init__(
         self,
