@@ -255,6 +255,11 @@ _CLAIMS = [
         "OutcomeUnknown",
     ),
     Mistake(
+        "a handler that rolls back",
+        'with file(effects="transactional").claim("k") as claim: claim.tx.rollback()',
+        "the handler rolled it back, or caught an error with which the database did",
+    ),
+    Mistake(
         "a cursor as `tx=`",
         'tx = sqlite3.connect("shop.db").cursor()\nwith file(effects="transactional").claim("k", tx=tx): ...',
         "expected a connection or session",

@@ -25,7 +25,7 @@ raised outside of these calls. A mode belongs to one claim.
     writes the outcome and commits. If the reply to the commit is lost, the record is read back on another connection:
     it is there, by this attempt and token, if and only if the transaction was committed. If the handler has committed
     or rolled back by itself, the record is not there to be settled: it is marked unknown where it was committed, and
-    the caller gets `OutcomeUnknown` or `LeaseLost`.
+    the caller gets `OutcomeUnknown` or `ConfigurationError`.
 
 `CallerTransaction`
     The requests are put on the caller's connection, which is never committed or rolled back here. The outcome is final
@@ -42,10 +42,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from retrysafe.backends.backend import Backend
-from retrysafe.backends.driver import aput, arun, arun_transaction, put, run, run_transaction
+from retrysafe.backends.driver import TransactionEnded, aput, arun, arun_transaction, put, run, run_transaction
 from retrysafe.errors import (
     ConfigurationError,
-    LeaseLost,
     OutcomeUnknown,
     RetrysafeError,
     SchemaOutdated,
@@ -370,15 +369,16 @@ class OwnTransaction:
         self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
     ) -> Settled:
         try:
-            done: bool = self._end(conclude(self._store, ownership, settlement, stored))
+            done = self._end(conclude(self._store, ownership, settlement, stored))
         except RetrysafeError as failure:
             if failing:
                 return Settled.BROKEN
-            if not isinstance(failure, StoreUnavailable):
+            if isinstance(failure, StoreUnavailable):
+                record = run(read(self._store, ownership.key), self.executor())
+                return _judge_lost_commit(record, ownership, settlement, failure)
+            if not isinstance(failure, TransactionEnded):
                 raise
-            return _judge_lost_commit(
-                run(read(self._store, ownership.key), self.executor()), ownership, settlement, failure
-            )
+            done = False
         if done and settlement.event is not None:
             return RECORDED
         self._afterwards = None
@@ -391,14 +391,16 @@ class OwnTransaction:
         self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
     ) -> Settled:
         try:
-            done: bool = await self._aend(conclude(self._store, ownership, settlement, stored))
+            done = await self._aend(conclude(self._store, ownership, settlement, stored))
         except RetrysafeError as failure:
             if failing:
                 return Settled.BROKEN
-            if not isinstance(failure, StoreUnavailable):
+            if isinstance(failure, StoreUnavailable):
+                record = await arun(read(self._store, ownership.key), self.aexecutor())
+                return _judge_lost_commit(record, ownership, settlement, failure)
+            if not isinstance(failure, TransactionEnded):
                 raise
-            record = await arun(read(self._store, ownership.key), self.aexecutor())
-            return _judge_lost_commit(record, ownership, settlement, failure)
+            done = False
         if done and settlement.event is not None:
             return RECORDED
         doubted = await arun(_mark_unknown(self._backend, ownership), self.aexecutor())
@@ -517,4 +519,4 @@ def _early_end(*, doubted: bool) -> RetrysafeError:
         return OutcomeUnknown(
             "The handler committed the boundary's transaction by itself, before its result could join it."
         )
-    return LeaseLost("The handler ended the boundary's transaction by itself.")
+    return ConfigurationError(TransactionEnded().detail)

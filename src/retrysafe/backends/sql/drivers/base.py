@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from retrysafe import runtime
+from retrysafe.backends.driver import TransactionEnded
 from retrysafe.backends.sql.drivers import refusals, sqlserver_errors
 from retrysafe.errors import (
     ConfigurationError,
@@ -130,6 +131,7 @@ Of our statements none is unsupported but one whose prepared plan a changed tabl
 _LOST_CONNECTIONS = frozenset({"psycopg.OperationalError", "psycopg2.OperationalError"})
 """Errors that drivers raise without a SQLSTATE if there is no connection, or none any more."""
 NO_SAVEPOINT = "3B001"
+_ENDED = frozenset({NO_SAVEPOINT, "25P01"})
 NO_CONSTRAINT = "42P10"
 _MYSQL_STATES = {
     **dict.fromkeys((1020, 1213, 3101), RESTART_ALL),
@@ -324,6 +326,8 @@ def translate(error: Exception, *, alone: bool = False, path: str | None = None)
             return RetryTransaction(text)
         if state == _ABORTED:
             return ConfigurationError(ABORTED)
+        if state in _ENDED:
+            return TransactionEnded()
         if state[:2] not in _STORE_CLASSES:
             return error
     return StoreUnavailable(text, unsent=_was_busy(error), transient=alone and state in RESTART)

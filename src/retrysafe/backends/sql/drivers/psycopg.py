@@ -320,4 +320,4 @@ def is_option(name: str) -> bool:
 def _settings(url: str) -> dict[str, Any]:
     """Settings of our own connections; what the URL says goes first."""
     given = conninfo_to_dict(url)
-    return {"autocommit": True, **{name: value for name, value in _SETTINGS.items() if name not in given}}
+    return {name: value for name, value in _SETTINGS.items() if name not in given}

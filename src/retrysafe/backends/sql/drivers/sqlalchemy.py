@@ -21,6 +21,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from retrysafe import runtime
 from retrysafe.backends import identity
+from retrysafe.backends.driver import TransactionEnded
 from retrysafe.backends.spec import Joining, library, refuse_kind
 from retrysafe.backends.sql.drivers.base import (
     AUTOCOMMIT,
@@ -190,7 +191,9 @@ class InTransaction:
             if request.writes and _has_ended(connection):
                 return Rows([], 0)  # the handler ended the transaction: the write must not commit alone
             return in_turn(request, lambda query: perform(connection, query))
-        except (exc.PendingRollbackError, exc.ResourceClosedError) as error:
+        except exc.ResourceClosedError as error:
+            raise TransactionEnded from error
+        except exc.PendingRollbackError as error:
             raise StoreUnavailable(str(error)) from error
         except _failures() as error:
             fail(error, passes=is_of_connection(error) and _passes_by_another(self._connection(), error, self._used))

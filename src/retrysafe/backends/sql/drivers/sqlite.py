@@ -93,6 +93,8 @@ class InTransaction:
             return Rows([], 0)
         if request.control != "begin" and request.writes and not self.handle.in_transaction:
             return Rows([], 0)  # the handler ended the transaction: the write must not commit alone
+        if request.control == "begin":  # what is written behind a handler's rollback must not commit alone
+            self.handle.isolation_level = "IMMEDIATE"
         try:
             return perform(self.handle, request)
         except sqlite3.Error as error:

@@ -53,6 +53,7 @@ class Connection(sqlite3.Connection):
             self._reading.clear()
             if self.in_transaction:
                 self.rollback()
+            self.isolation_level = None
             if self._waits != self._usual:
                 self.set_busy_timeout(self._busy)
         except sqlite3.Error:
