@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from contextlib import suppress
 from pathlib import Path
@@ -200,6 +201,17 @@ async def test_own_work_behind_a_rollback_by_the_handler_is_not_committed_alone(
             await shop.insert(claim.tx, "each retry would do it again")
     assert shop.rows() == []
     assert shop.state(boundary) == []
+
+
+async def test_own_connection_of_cancelled_work_is_lent_to_no_other(shop: Shop) -> None:
+    """A thread that the work was in may go on to write with it."""
+    boundary = shop.boundary(effects="transactional")
+    with pytest.raises(asyncio.CancelledError):
+        async with shop.entered(boundary.claim(new_key())) as claim:
+            left = claim.tx
+            raise asyncio.CancelledError
+    async with shop.entered(boundary.claim(new_key())) as claim:
+        assert claim.tx is not left or hasattr(left, "in_atomic_block")  # Django's belongs to this thread
 
 
 async def _end(shop: Shop, tx: Any, word: str) -> None:

@@ -75,7 +75,7 @@ class HeldClaim(LeaseTerm):
             ownership = self.ownership if signals is NO_SIGNALS else self._ownership_of(signals)
             timing = Timing(self.events, "settle") if self.events.detailed else None
             try:
-                settled = self._mode.settle(ownership, outcome.settlement, outcome.stored, failing=error is not None)
+                settled = self._mode.settle(ownership, outcome.settlement, outcome.stored, error=error)
             except Exception as failure:
                 self._report_failure(failure, timing)
                 raise
@@ -95,9 +95,7 @@ class HeldClaim(LeaseTerm):
             ownership = self.ownership if signals is NO_SIGNALS else self._ownership_of(signals)
             timing = Timing(self.events, "settle") if self.events.detailed else None
             try:
-                settled = await self._mode.asettle(
-                    ownership, outcome.settlement, outcome.stored, failing=error is not None
-                )
+                settled = await self._mode.asettle(ownership, outcome.settlement, outcome.stored, error=error)
             except Exception as failure:
                 self._report_failure(failure, timing)
                 raise

@@ -120,9 +120,9 @@ class ClaimMode(Protocol):
         ...
 
     def settle(
-        self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
+        self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, error: BaseException | None
     ) -> Settled:
-        """Record how the work ended; ``failing`` when the work's own error is being raised."""
+        """Record how the work ended; ``error`` is the work's own, which is being raised."""
         ...
 
     def after(self) -> None:
@@ -130,7 +130,7 @@ class ClaimMode(Protocol):
         ...
 
     async def asettle(
-        self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
+        self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, error: BaseException | None
     ) -> Settled:
         """`settle` for async code."""
         ...
@@ -171,7 +171,7 @@ class LeaseMode:
         return await arun(claim_again(store, request, found), client) if isinstance(found, Record) else found
 
     def settle(
-        self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
+        self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, error: BaseException | None
     ) -> Settled:
         event, client, store = settlement.event, self._backend.client(), self._backend.store
         assert event is not None, "only an own transaction can end without an event"
@@ -183,7 +183,7 @@ class LeaseMode:
             return Settled.UNANSWERED
 
     async def asettle(
-        self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
+        self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, error: BaseException | None
     ) -> Settled:
         event, client, store = settlement.event, self._backend.aclient(), self._backend.store
         assert event is not None, "only an own transaction can end without an event"
@@ -252,22 +252,22 @@ class CallerTransaction:
         return await arun(claim(self._backend.store, request), self.aexecutor())
 
     def settle(
-        self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
+        self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, error: BaseException | None
     ) -> Settled:
         try:
             return _judge_settle(run(_settle(self._backend, ownership, settlement, stored), self.executor()))
         except RetrysafeError:
-            if failing:
+            if error is not None:
                 return Settled.BROKEN
             raise
 
     async def asettle(
-        self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
+        self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, error: BaseException | None
     ) -> Settled:
         try:
             return _judge_settle(await arun(_settle(self._backend, ownership, settlement, stored), self.aexecutor()))
         except RetrysafeError:
-            if failing:
+            if error is not None:
                 return Settled.BROKEN
             raise
 
@@ -366,12 +366,12 @@ class OwnTransaction:
             raise
 
     def settle(
-        self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
+        self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, error: BaseException | None
     ) -> Settled:
         try:
-            done = self._end(conclude(self._store, ownership, settlement, stored))
+            done = self._end(conclude(self._store, ownership, settlement, stored), error)
         except RetrysafeError as failure:
-            if failing:
+            if error is not None:
                 return Settled.BROKEN
             if isinstance(failure, StoreUnavailable):
                 record = run(read(self._store, ownership.key), self.executor())
@@ -388,12 +388,12 @@ class OwnTransaction:
         return Settled.DOUBTED if doubted else RECORDED
 
     async def asettle(
-        self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, failing: bool
+        self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, error: BaseException | None
     ) -> Settled:
         try:
-            done = await self._aend(conclude(self._store, ownership, settlement, stored))
+            done = await self._aend(conclude(self._store, ownership, settlement, stored), error)
         except RetrysafeError as failure:
-            if failing:
+            if error is not None:
                 return Settled.BROKEN
             if isinstance(failure, StoreUnavailable):
                 record = await arun(read(self._store, ownership.key), self.aexecutor())
@@ -423,21 +423,21 @@ class OwnTransaction:
             await arun(doubt_many(self._store, ownerships), self.aexecutor())
         return done
 
-    def _end(self, program: Program[Any]) -> Any:
+    def _end(self, program: Program[Any], error: BaseException | None = None) -> Any:
         """Run the program that ends the transaction, and return the connection."""
         try:
             done = run(program, self._opened.execute)
-        except BaseException as error:
-            self.give_back(error)
+        except BaseException as failure:
+            self.give_back(failure)
             raise
-        self.give_back()
+        self.give_back(_outliving(error))
         return done
 
-    async def _aend(self, program: Program[Any]) -> Any:
+    async def _aend(self, program: Program[Any], error: BaseException | None = None) -> Any:
         try:
             return await arun(program, self._opened.execute)
         finally:
-            await self.agive_back()
+            await self.agive_back(_outliving(error))
 
     def after(self) -> None:
         afterwards, self._afterwards = self._afterwards, None
@@ -455,10 +455,15 @@ class OwnTransaction:
         self._lending.__exit__(None if error is None else type(error), error, None)
         self._lending = self._opened = None
 
-    async def agive_back(self) -> None:
-        """Return the connection; async clients see by themselves whether it can be lent again."""
+    async def agive_back(self, error: BaseException | None = None) -> None:
+        """`give_back` for async code; but for a cancellation, clients see by themselves what can be lent again."""
         lending, self._lending, self._opened = self._lending, None, None
-        await lending.__aexit__(None, None, None)
+        await lending.__aexit__(None if error is None else type(error), error, None)
+
+
+def _outliving(error: BaseException | None) -> BaseException | None:
+    """The cancellation of work, after which a thread of it may go on with the connection; None for any other error."""
+    return None if isinstance(error, Exception) else error
 
 
 def _ask_cache_first(

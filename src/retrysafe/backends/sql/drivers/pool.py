@@ -171,7 +171,7 @@ class AsyncBorrowed(Borrowed[C]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._pool.take_back(self)
+        await self._pool.take_back(self, whole=error is None or isinstance(error, Exception))
 
 
 class LoopPool(_Idle[C]):
@@ -211,9 +211,9 @@ class LoopPool(_Idle[C]):
             self._free.release()
             raise
 
-    async def take_back(self, one: AsyncBorrowed[C]) -> None:
+    async def take_back(self, one: AsyncBorrowed[C], *, whole: bool) -> None:
         try:
-            if self._may_keep(one):
+            if whole and self._may_keep(one):
                 one.was_used = True
                 self.idle.append(one)
             else:

@@ -152,7 +152,8 @@ class Borrowed(Generic[C]):
         connection, self.connection = self.connection, None
         if self._process == runtime.pid and connection is not None:
             try:
-                self._pool.take_back(connection)
+                if error is None or isinstance(error, Exception):
+                    self._pool.take_back(connection)
             finally:
                 self._pool.uses.discard(self)
 
