@@ -7,6 +7,7 @@ import gzip
 import io
 import logging
 import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -1061,3 +1062,18 @@ async def test_under_asgi(site: Site, door: str, kind: str) -> None:
     assert site.runs == 1
     if kind == "sync":
         assert await asyncio.to_thread(site.rows) == 1
+
+
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
+async def test_a_sync_stream_stays_one_under_asgi(site: Site) -> None:
+    """GZipMiddleware makes a gzip of each chunk of an async one, of which curl and httpx read the first alone."""
+    await asyncio.to_thread(
+        site.serve,
+        lambda request: StreamingHttpResponse(iter([b"one", b"two"])),
+        MIDDLEWARE=["django.middleware.gzip.GZipMiddleware", MIDDLEWARE],
+        RETRYSAFE={"BOUNDARY": site.boundary(), "PRINCIPAL": "shared"},
+    )
+    headers = {"Idempotency-Key": "k", "Accept-Encoding": "gzip"}
+    first: Any = await AsyncClient().generic("POST", "/orders", "lamp", headers=headers)
+    whole = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    assert whole.decompress(b"".join([chunk async for chunk in first])) == b"onetwo"

@@ -452,7 +452,8 @@ async def _take_next(chunks: AsyncIterator[bytes]) -> bytes | None:
 def _outgoing(response: HttpResponseBase, chunks: Iterable[bytes], *, on_a_loop: bool) -> HttpResponseBase:
     """The view's response, sent from ``chunks`` where it is a stream; they are closed with it."""
     if isinstance(response, StreamingHttpResponse):
-        response.streaming_content = _from_thread(iter(chunks)) if on_a_loop else iter(chunks)
+        stepped = on_a_loop and response.is_async  # a sync stream stays one: middlewares treat the two differently
+        response.streaming_content = _from_thread(iter(chunks)) if stepped else iter(chunks)
         response._resource_closers = [chunks.close]  # type: ignore[attr-defined]
     return response
 
