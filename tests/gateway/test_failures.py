@@ -15,6 +15,7 @@ from retrysafe.gateway import Route, Settings, Timeouts
 from retrysafe.gateway.failures import UpstreamFailed
 from retrysafe.gateway.upstream import Upstream as Connections
 from retrysafe.gateway.upstream import UpstreamExchange
+from retrysafe.http import respond
 from tests.gateway.upstreams import OK, Asked, Behaviour, Upstream, always, answering, before, in_front_of
 from tests.ports import free_port
 from tests.tables import each_row
@@ -96,6 +97,15 @@ def _dripping(asked: Asked) -> None:
     while True:
         asked.say(b"x")
         threading.Event().wait(0.05)
+
+
+def test_the_answer_that_an_operator_gave_is_no_error_of_the_gateways() -> None:
+    with before(answering(b""), effects="external") as (front, _):
+        assert front.ask(key="order-1").code == "upstream-lost"
+        boundary = front.gateway.guards.boundary
+        assert boundary.resolve("order-1", "completed", result=respond(201, {"paid": 7}), operation="http")
+        found = front.ask(key="order-1")
+        assert (found.status, found.replayed, found.all("proxy-status")) == (201, True, [])
 
 
 @pytest.mark.parametrize("effects", ["external", "keyed"])

@@ -30,7 +30,7 @@ from retrysafe.gateway.upstream import ClientGone, Upstream, UpstreamExchange
 from retrysafe.http import asgi
 from retrysafe.http.asgi import Message, Receive, Scope, Send, request_of, send_response, serve_guarded
 from retrysafe.http.key_header import HEADER
-from retrysafe.http.messages import Request
+from retrysafe.http.messages import MARKER, Request
 from retrysafe.http.nested import EXCHANGE
 from retrysafe.http.principals import afind
 from retrysafe.http.problems import Refusal, render
@@ -175,6 +175,8 @@ class ProxiedRequest:
         headers = list(message["headers"])
         if via(self._settings.name) in headers:
             self._by = "upstream" if self._forwarded else "record"
+        elif not self._forwarded and any(name == MARKER for name, _ in headers):  # settled to it by a person
+            self._by = "record"
         if not any(name == b"date" for name, _ in headers):
             headers.append((b"date", formatdate(usegmt=True).encode()))
         if self._by == "gateway" and not any(name == b"proxy-status" for name, _ in headers):
