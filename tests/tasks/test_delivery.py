@@ -216,6 +216,25 @@ def test_tasks_are_refused_where_they_could_be_lost() -> None:
         assert said.status is PublishStatus.REJECTED
 
 
+@pytest.mark.filterwarnings(r"ignore:\s*The 'queue' task attribute:DeprecationWarning")
+@each_row("headers, queue", [({}, "payments"), ({"celery-queue": "slow", "x": "y"}, "slow")])
+def test_a_published_task_goes_where_its_decorator_says_or_where_it_came_from(headers: Any, queue: str) -> None:
+    """The decorator counts in a process that has made no use of the task yet, as a relay's."""
+    celery = pytest.importorskip("celery")
+    app = celery.Celery(broker="memory://", set_as_current=False)
+    app.task(name="charge", queue="payments")(failing)
+    (said,) = TaskPublisher(app).publish([envelope(b'{"args": ["A"]}')._replace(headers=headers)])
+    assert said.status is PublishStatus.ACKED
+    with app.connection_for_read() as connection, connection.SimpleQueue(queue) as messages:
+        sent = messages.get(timeout=1)
+        assert (sent.headers["id"], sent.headers.get("x"), "celery-queue" in sent.headers) == (
+            "row-1",
+            headers.get("x"),
+            False,
+        )
+        sent.ack()
+
+
 def test_once_above_the_decorator_of_a_queue_is_refused() -> None:
     celery, dramatiq, taskiq = (pytest.importorskip(name) for name in ("celery", "dramatiq", "taskiq"))
     from dramatiq.brokers.stub import StubBroker

@@ -13,6 +13,7 @@ from retrysafe.claims.observers import logger
 from retrysafe.errors import ConfigurationError
 from retrysafe.extras import NeedsExtra
 from retrysafe.tasks.delivery import Call, Reply, TaskHandler, TaskOptions, Told, refuse_task
+from retrysafe.tasks.publisher import ROUTE
 
 with NeedsExtra("celery"):
     from celery import Task, current_task
@@ -55,7 +56,7 @@ def once(
                 _warn_of_loss(task)
             request = task.request
             again = bool((request.headers or {}).get(_AGAIN)) or bool((request.delivery_info or {}).get("redelivered"))
-            call = Call(args, kwargs, request.id, task.name, (request.args, request.kwargs))
+            call = Call(args, kwargs, request.id, task.name, (request.args, request.kwargs), headers=_route(request))
             reply = handler.deliver(call, redelivered=again)
             if reply.told is Told.HAND_BACK:
                 _hand_back(task, reply)
@@ -67,6 +68,17 @@ def once(
         return run
 
     return decorate
+
+
+def _route(request: Any) -> dict[str, str]:
+    """Where a dead letter of the task is sent again: the default queue may have no worker that runs it."""
+    info = request.delivery_info or {}
+    exchange, routing_key = info.get("exchange"), info.get("routing_key")
+    if not routing_key:
+        return {}
+    if not exchange:
+        return {ROUTE["queue"]: routing_key}
+    return {ROUTE["exchange"]: exchange, ROUTE["routing_key"]: routing_key}
 
 
 def _hand_back(task: Any, reply: Reply) -> NoReturn:

@@ -108,7 +108,8 @@ _OF_ONCE = ("payload", "sentence", "safety", "side_effects")
 class Call(NamedTuple):
     """A call as the queue makes it: the arguments of the function, and the id and name of the task.
 
-    ``sent`` is what a dead letter keeps: the arguments as they were sent. ``lease``: see `EntryPoint.open`.
+    ``sent`` and ``headers`` are what a dead letter keeps: the arguments as they were sent, and where it came from.
+    ``lease``: see `EntryPoint.open`.
     """
 
     args: tuple[Any, ...]
@@ -117,6 +118,7 @@ class Call(NamedTuple):
     name: str
     sent: tuple[Any, Any]
     lease: float | None = None
+    headers: Mapping[str, str] = {}
 
 
 class Reply(NamedTuple):
@@ -154,7 +156,9 @@ class TaskAttempt(InboxAttempt):
         sent = dict(zip(("args", "kwargs"), call.sent, strict=True))
         payload = json.dumps(sent, default=repr, skipkeys=True).encode() if kept else b""
         name = setting.consumer
-        envelope = Envelope(call.id, call.name, identity.key, name, source, None, {}, payload, "application/json")
+        envelope = Envelope(
+            call.id, call.name, identity.key, name, source, None, call.headers, payload, "application/json"
+        )
         super().__init__(setting, envelope, identity=identity)
 
     def claim(self) -> Claim:

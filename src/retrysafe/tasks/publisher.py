@@ -15,12 +15,16 @@ from retrysafe.messaging.inbox.dead_letters import Letters
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.requests import ask
 
+ROUTE = {name: f"celery-{name}" for name in ("queue", "exchange", "routing_key")}
+"""The headers by which a dead letter of a Celery task knows where its task was delivered."""
+
 
 class TaskPublisher:
     """A publisher for `Relay` that sends each message as a task of a Celery application.
 
     The message's topic is the task's name, its payload ``{"args": [...], "kwargs": {...}}``, and its id the task's id,
-    the same on every attempt to send it.
+    the same on every attempt to send it. It goes where ``app.task`` and ``task_routes`` say, and a dead letter where it
+    came from.
 
     Raises `ConfigurationError` for a broker by AMQP without ``confirm_publish``: a task that the broker did not take
     would count as sent.
@@ -45,10 +49,18 @@ class TaskPublisher:
             args, kwargs = arguments_of(envelope)
         except ConfigurationError as error:
             return PublishResult(PublishStatus.REJECTED, error.detail)
-        self._app.send_task(
-            envelope.topic, args, kwargs, task_id=envelope.id, headers=dict(envelope.headers), producer=producer
-        )
+        headers = dict(envelope.headers)
+        came_by = {name: headers.pop(header) for name, header in ROUTE.items() if header in headers}
+        options = (came_by or self._declared(envelope.topic)) | {"task_id": envelope.id, "headers": headers}
+        self._app.send_task(envelope.topic, args, kwargs, producer=producer, **options)
         return PublishResult(PublishStatus.ACKED)
+
+    def _declared(self, name: str) -> dict[str, Any]:
+        """The options of the task's decorator, such as its queue, which ``send_task`` of itself may not know of."""
+        from celery.app.task import extract_exec_options
+
+        declared = extract_exec_options(self._app.tasks.get(name))
+        return {option: value for option, value in declared.items() if value is not None}
 
     def close(self) -> None:
         """Leave the application open: it is the user's."""
