@@ -15,7 +15,9 @@ import pytest
 from retrysafe import Boundary, Claim, Keyring, OutcomeUnknown, StoredFailure, current
 from retrysafe.admin.runs import UNASKED
 from retrysafe.backends.registry import connect
+from retrysafe.backends.sql.store import keeps_messages
 from retrysafe.backends.steps import runs_of
+from retrysafe.messaging import Envelope, Inbox, InboxMessage
 from tests.operating.conftest import Command, Done, Place, in_a_process, place_of
 
 
@@ -84,7 +86,7 @@ def follow(command: Command, place: Place, run: dict[str, Any], when: str, **val
     (line,) = (one["command"] for one in run["next"] if when in one["when"])
     words = [values.get(word, word) for word in shlex.split(line)[1:]]
     words += [] if "--store" in words else ["--store", place.operators]
-    return command(*words, *(["--yes"] if "release" in words else []))
+    return command(*words, *(["--yes"] if {"release", "redrive"} & {*words} else []))
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "mysql", "redis", "dynamodb"])
@@ -93,6 +95,36 @@ def keeper(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     made = place_of(request.param, tmp_path)
     yield made
     made.close()
+
+
+def test_a_run_of_a_dead_letter_names_the_command_that_lets_it_go_on(keeper: Place, command: Command) -> None:
+    if not keeps_messages(connect(keeper.operators).store):
+        pytest.skip("no dead letters")
+    boundary = keeper.boundary(effects="keyed", permanent=ValueError, shared=True)
+    done: list[str] = []
+
+    @Inbox(boundary).handler("trips")
+    def book(message: InboxMessage[Any]) -> None:
+        message.claim.step("hotel", done.append, "hotel", undo=cancel)
+        raise ValueError("no car")
+
+    def cancel(_: None) -> None:
+        if len(done) < 2:
+            raise TimeoutError("no answer")
+
+    message = Envelope("m-1", "trips", "T-1", "trips.v1", "/s", None, {}, b"{}", "application/json")
+    assert "could not be undone" in book.handle(message).error
+    store = ["--store", keeper.operators]
+    (row,) = map(json.loads, command("runs", "list", *store, "--boundary", keeper.name, "--json").out.splitlines())
+    named = [*store, "--hash", row["key_hash"]]
+
+    done.append("the hotel is back")
+    released = command("keys", "release", *named, "--reason", "it is back", "--yes")
+    run = json.loads(command("runs", "show", *named, "--json").out)
+    redriven = follow(command, keeper, run, "only when it is redriven")
+    assert (redriven.code, run["next"][-1]["command"] in released.out) == (0, True), redriven.err
+    assert [one.became.value for one in book.handle_marked()] == ["dead"]
+    assert "failed" in listed(keeper, command)
 
 
 def test_a_run_is_listed_shown_and_given_up(place: Place, command: Command) -> None:

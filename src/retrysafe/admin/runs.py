@@ -8,6 +8,9 @@ from typing import Any, Literal, NamedTuple
 from retrysafe.admin.rendering import details, duration, instant, next_steps, summary
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.commands import WHY, Commands
+from retrysafe.backends.migrations.on_demand import is_present
+from retrysafe.backends.sql.inbox import SqlInbox
+from retrysafe.backends.sql.store import keeps_messages
 from retrysafe.backends.steps import has_steps, runs_of, steps_of
 from retrysafe.claims.codec import decode_failure
 from retrysafe.claims.outcome import reason_of_doubt
@@ -48,11 +51,16 @@ class RunStep(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A record and its steps, in their order; ``cause`` is the failure for which it goes back, if it does."""
+    """A record and its steps, in their order.
+
+    ``cause`` is the failure for which it goes back, if it does; ``letter`` the id and consumer of its message, if that
+    is a dead letter.
+    """
 
     record: Record
     steps: list[RunStep]
     cause: str = ""
+    letter: tuple[str, str] | None = None
 
     @property
     def goes_back(self) -> bool:
@@ -145,7 +153,15 @@ def show(backend: Backend, record: Record, keyring: Sealer | None) -> Program[Ru
             rows = [(row, 0) for row in (yield from read_steps(steps_of(backend), work_of(record)))]
         steps = [RunStep(*one) for one in sorted(rows, key=lambda one: (one[1], one[0].at == DECISION, one[0].place))]
     decision = next((step.row.result for step in steps if step.row.at == DECISION), None)
-    return Run(record, steps, "" if decision is None else _cause(record, decision, keyring))
+    cause = "" if decision is None else _cause(record, decision, keyring)
+    return Run(record, steps, cause, (yield from _letter_of(backend, record)))
+
+
+def _letter_of(backend: Backend, record: Record) -> Program[tuple[str, str] | None]:
+    store = backend.store
+    if keeps_messages(store) and (backend.kind != "sqlite" or (yield from is_present("inbox"))):
+        return (yield from ask(SqlInbox(store).dead_of(record.key)))
+    return None
 
 
 def _cause(record: Record, stored: StoredResult, keyring: Sealer | None) -> str:
@@ -258,7 +274,18 @@ def actions(run: Run, commands: Commands) -> list[dict[str, str]]:
     if not run.obstacle:
         found.append(("runs cancel", [*named, why], "Give the run up; its next attempt undoes what was done"))
     told = [{"command": commands.line(verb, options), "when": when} for verb, options, when in found]
-    return told if row is not None else told + next_steps(run.record, commands)
+    return [*told, *(() if row is not None else next_steps(run.record, commands)), *redriving(run, commands)]
+
+
+def redriving(run: Run, commands: Commands) -> list[dict[str, str]]:
+    """The command that lets the message of a run come again, which nothing else does once it is a dead letter."""
+    state = run.record.reported_state
+    if run.letter is None or state in (EffectiveState.RUNNING, EffectiveState.COMPLETED):
+        return []
+    options = list(zip(("id", "consumer"), run.letter, strict=True))
+    when = "Its message is a dead letter, and comes again only when it is redriven"
+    settled = ", once the key is settled" if state is EffectiveState.UNKNOWN else ""
+    return [{"command": commands.line("inbox dead redrive", options), "when": f"{when}{settled}"}]
 
 
 def as_json(run: Run) -> dict[str, Any]:

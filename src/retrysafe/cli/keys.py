@@ -344,7 +344,7 @@ def run_resolve(options: argparse.Namespace) -> int:
         if options.outcome == "released" and not _may_run_twice(consequence(record), options):
             return report_unchanged("Nothing was changed.", options)
         change = operator.resolve(record, options.outcome, result=answer, reason=options.reason)
-        return conclude(change, log, options)
+        return conclude(operator, change, log, options)
 
 
 def _resolve_all(operator: Operator, answer: Any, options: argparse.Namespace) -> int:
@@ -464,7 +464,8 @@ def run_expire(options: argparse.Namespace) -> int:
             return report_unchanged("Its window has already ended. To end its memory too, add --forget.", options)
         if not _confirm(record, options):
             return report_unchanged("Nothing was changed.", options)
-        return conclude(operator.expire(record, forget=options.forget, reason=options.reason), log, options)
+        change = operator.expire(record, forget=options.forget, reason=options.reason)
+        return conclude(operator, change, log, options)
 
 
 def _confirm(record: Record, options: argparse.Namespace) -> bool:
@@ -476,7 +477,7 @@ def _confirm(record: Record, options: argparse.Namespace) -> bool:
     return ask(warning, "Expire it?", options)
 
 
-def conclude(change: Change, log: AuditLog, options: argparse.Namespace) -> int:
+def conclude(operator: Operator, change: Change, log: AuditLog, options: argparse.Namespace) -> int:
     if not change.done:
         return report_unchanged(
             f"Nothing was changed: another process changed the key meanwhile. {_state(change.record)}", options
@@ -487,6 +488,10 @@ def conclude(change: Change, log: AuditLog, options: argparse.Namespace) -> int:
         print(f"{log.last['event']}: {log.last['before']} → {log.last['after']}")
         if log.last["after"] == EffectiveState.RELEASED:
             print("The next retry runs the work again.")
+        record = None if change.record is None else operator.show(change.record.key)
+        if record is not None:
+            for one in runs.redriving(operator.show_run(record), commands_of(options)):
+                say([f"{one['when']}:", f"  {one['command']}"])
     return 0
 
 

@@ -135,7 +135,7 @@ def run_cancel(options: argparse.Namespace) -> int:
             return 1
         if run.obstacle:
             return report_unchanged(f"Nothing was changed. {run.obstacle}", options)
-        return conclude(operator.cancel_run(run, reason=options.reason), log, options)
+        return conclude(operator, operator.cancel_run(run, reason=options.reason), log, options)
 
 
 def run_resolve(options: argparse.Namespace) -> int:
@@ -150,7 +150,7 @@ def run_resolve(options: argparse.Namespace) -> int:
             return 1
         at = At(options.step, options.each)
         change = operator.resolve_step(run, at, options.outcome, result=result, reason=options.reason)
-        return conclude(change, log, options)
+        return conclude(operator, change, log, options)
 
 
 def _the_run(operator: Operator, options: argparse.Namespace, *, changes: bool = True) -> runs.Run | None:

@@ -64,9 +64,8 @@ def of_inboxes(inboxes: Iterable[Consuming], commands: Commands) -> Iterator[Nee
             yield Need(text, path, command)
         if one.marked:
             text = f"{one.marked:,} {_messages(one.marked)} of consumer {one.consumer} "
-            text += (
-                f"{'waits' if one.marked == 1 else 'wait'} to be handled again. If this stays, no consumer is running."
-            )
+            text += f"{'waits' if one.marked == 1 else 'wait'} to be handled again. "
+            text += "If this stays, no consumer is running, or, of a task, retrysafe.tasks.redrive() was not called."
             yield Need(text, path, command)
 
 

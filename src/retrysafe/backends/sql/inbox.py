@@ -165,6 +165,15 @@ class SqlInbox:
         named = {"of_key": envelope.key, "sequence": envelope.sequence}
         return Ask(self._store.query(sql, {**params, **named}, writes=False), lambda answer: bool(answer.rows[0][0]))
 
+    def dead_of(self, key: bytes) -> Ask[tuple[str, str] | None]:
+        """The id and consumer of the dead letter of a record, unless it is marked to be handled again."""
+        sql = (
+            f"SELECT d.message_id, d.consumer FROM {DEAD} AS d "
+            f"WHERE d.key_hash = {self._store.p('key')} AND d.redrive IS NULL"
+        )
+        found = self._store.query(sql, {"key": key}, writes=False)
+        return Ask(found, lambda answer: tuple(answer.rows[0]) if answer.rows else None)
+
     def groups(self, chosen: DeadLetterFilter, most: int | None = None) -> Ask[Groups]:
         """Count the chosen dead letters by topic, type and error, among the oldest ``most``."""
         sql, params = group(self._store, f"{DEAD} AS d", "d.dead_at, d.key_hash", chosen, most)
