@@ -7,6 +7,8 @@ import itertools
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +216,29 @@ def test_tasks_are_refused_where_they_could_be_lost() -> None:
     for payload in (b"7", b"{", b'{"args": {}}', b'{"order": 1}'):
         (said,) = publisher.publish([envelope(payload)])
         assert said.status is PublishStatus.REJECTED
+
+
+@each_row("amount, sent", [(7, True), (Decimal("1.50"), True), (date(2026, 11, 30), True), (object(), False)])
+def test_a_dead_letter_of_celery_is_sent_again_with_the_arguments_that_it_had(
+    amount: object, sent: bool, tmp_path: Path
+) -> None:
+    kombu, celery = pytest.importorskip("kombu.utils.json"), pytest.importorskip("celery")
+    store = f"sqlite:///{tmp_path / 'keys.db'}"
+    boundary = Boundary(f"b{next(_numbers)}", store=store, permanent=KeyError, observers=[])
+    args = ("A", amount)
+    call = Call(args, {}, "id", "charge", (args, {}), dumps=kombu.dumps)
+    once = TaskHandler(boundary, raising(KeyError()), "order", "celery", {"payload": None})
+    assert once.deliver(call).told is Told.GIVE_UP
+    InboxOperator(store).redrive()
+    app = celery.Celery(broker="memory://", set_as_current=False)
+    app.conf.task_default_queue = f"queue-{next(_numbers)}"
+    assert redrive(boundary, TaskPublisher(app)) == int(sent)
+    if sent:
+        with app.connection_for_read() as connection:
+            message = connection.SimpleQueue(app.conf.task_default_queue).get(timeout=1)
+            assert message.payload[0] == list(args)
+            message.ack()
+    boundary.close()
 
 
 @pytest.mark.filterwarnings(r"ignore:\s*The 'queue' task attribute:DeprecationWarning")

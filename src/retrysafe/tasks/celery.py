@@ -19,6 +19,7 @@ with NeedsExtra("celery"):
     from celery import Task, current_task
     from celery.exceptions import Ignore, Reject
     from celery.local import Proxy
+    from kombu.utils.json import dumps
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,7 +57,8 @@ def once(
                 _warn_of_loss(task)
             request = task.request
             again = bool((request.headers or {}).get(_AGAIN)) or bool((request.delivery_info or {}).get("redelivered"))
-            call = Call(args, kwargs, request.id, task.name, (request.args, request.kwargs), headers=_route(request))
+            sent = request.args, request.kwargs
+            call = Call(args, kwargs, request.id, task.name, sent, headers=_route(request), dumps=dumps)
             reply = handler.deliver(call, redelivered=again)
             if reply.told is Told.HAND_BACK:
                 _hand_back(task, reply)

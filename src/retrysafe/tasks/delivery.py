@@ -48,6 +48,7 @@ from retrysafe.protocol.fingerprint import UNCHECKED
 from retrysafe.protocol.messages import Envelope
 from retrysafe.protocol.options import refuse_unknown
 from retrysafe.protocol.redelivery_policy import Counts, HandleResult, MessageOutcome, RetryLimits
+from retrysafe.tasks.publisher import AS_TEXT
 
 if TYPE_CHECKING:
     from retrysafe.claims.declaration import Safety
@@ -108,8 +109,8 @@ _OF_ONCE = ("payload", "sentence", "safety", "side_effects")
 class Call(NamedTuple):
     """A call as the queue makes it: the arguments of the function, and the id and name of the task.
 
-    ``sent`` and ``headers`` are what a dead letter keeps: the arguments as they were sent, and where it came from.
-    ``lease``: see `EntryPoint.open`.
+    ``sent`` and ``headers`` are what a dead letter keeps: the arguments as they were sent, written by the queue's own
+    ``dumps``, and where it came from. ``lease``: see `EntryPoint.open`.
     """
 
     args: tuple[Any, ...]
@@ -119,6 +120,7 @@ class Call(NamedTuple):
     sent: tuple[Any, Any]
     lease: float | None = None
     headers: Mapping[str, str] = {}
+    dumps: Callable[[Any], str] = json.dumps
 
 
 class Reply(NamedTuple):
@@ -154,7 +156,7 @@ class TaskAttempt(InboxAttempt):
         except InvalidKey as error:
             self._refused = error
         sent = dict(zip(("args", "kwargs"), call.sent, strict=True))
-        payload = json.dumps(sent, default=repr, skipkeys=True).encode() if kept else b""
+        payload = _written(sent, call.dumps).encode() if kept else b""
         name = setting.consumer
         envelope = Envelope(
             call.id, call.name, identity.key, name, source, None, call.headers, payload, "application/json"
@@ -197,6 +199,13 @@ class TaskAttempt(InboxAttempt):
         if of_function:
             self.raised = None  # so that the handler leaves its traceback to the queue to log
         return end if end.became in TOLD else HandlerOutcome(MessageOutcome.FAILED, end.error)
+
+
+def _written(sent: dict[str, Any], dumps: Callable[[Any], str]) -> str:
+    try:
+        return dumps(sent)
+    except (TypeError, ValueError):
+        return json.dumps({**sent, AS_TEXT: True}, default=repr, skipkeys=True)
 
 
 class TaskHandler(Handler[..., Any]):

@@ -8,6 +8,7 @@ from typing import Any
 
 from retrysafe.backends import registry
 from retrysafe.boundary import Boundary, require_boundary
+from retrysafe.claims.observers import logger
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.base import Publisher
 from retrysafe.messaging.inbox import procedures
@@ -17,6 +18,10 @@ from retrysafe.protocol.requests import ask
 
 ROUTE = {name: f"celery-{name}" for name in ("queue", "exchange", "routing_key")}
 """The headers by which a dead letter of a Celery task knows where its task was delivered."""
+
+
+AS_TEXT = "as_text"
+"""Marks the payload of a dead letter whose arguments JSON cannot represent: a person reads them, no task gets them."""
 
 
 class TaskPublisher:
@@ -82,6 +87,8 @@ def redrive(boundary: Boundary, publisher: Publisher, *, dead_letter_store: Any 
             if result.status in (PublishStatus.ACKED, PublishStatus.DUPLICATE):
                 letters.run(ask(letters.inbox.remove(letter.arrival.identity)))
                 sent += 1
+            else:
+                logger().warning("Task %s was not sent again. %s", letter.arrival.envelope.id, result.error)
     return sent
 
 
@@ -91,6 +98,10 @@ def arguments_of(envelope: Envelope) -> tuple[list[Any], dict[str, Any]]:
         call: Any = json.loads(envelope.payload)
     except ValueError:
         call = None
+    if isinstance(call, dict) and AS_TEXT in call:
+        raise ConfigurationError(
+            "Its arguments are no JSON, and were kept as text: send the task anew, its key is free."
+        )
     if isinstance(call, dict) and call.keys() <= {"args", "kwargs"}:
         args, kwargs = call.get("args", []), call.get("kwargs", {})
         if isinstance(args, list) and isinstance(kwargs, dict):
