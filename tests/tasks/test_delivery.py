@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import itertools
 import sqlite3
@@ -239,6 +240,30 @@ def test_a_dead_letter_of_celery_is_sent_again_with_the_arguments_that_it_had(
             assert message.payload[0] == list(args)
             message.ack()
     boundary.close()
+
+
+async def test_a_dead_letter_of_taskiq_keeps_what_its_annotations_say(tmp_path: Path) -> None:
+    taskiq = pytest.importorskip("taskiq")
+    once = importlib.import_module("retrysafe.tasks.taskiq").once
+    store = f"sqlite:///{tmp_path / 'keys.db'}"
+    boundary = Boundary(f"b{next(_numbers)}", store=store, permanent=KeyError, observers=[])
+    broker, seen = taskiq.InMemoryBroker(), list[object]()
+
+    async def charge(order: str, amount: Decimal) -> None:
+        seen.append(amount)
+        raise KeyError(order)
+
+    task = broker.task(task_name="charge")(once(boundary, key="order")(charge))
+    await broker.startup()
+    args: list[Any] = ["A", Decimal("1.50")]
+    for order in ("A", "B"):
+        sent = await task.kiq(order, *args[1:])
+        assert (await sent.wait_result(timeout=5)).is_err
+        letter = await asyncio.to_thread(lambda: next(InboxOperator(store).dead()))
+        args = arguments_of(letter.arrival.envelope)[0]
+    assert seen == [Decimal("1.50")] * 2
+    await broker.shutdown()
+    await boundary.aclose()
 
 
 @pytest.mark.filterwarnings(r"ignore:\s*The 'queue' task attribute:DeprecationWarning")

@@ -14,6 +14,7 @@ from retrysafe.extras import NeedsExtra
 from retrysafe.tasks.delivery import Call, Reply, TaskHandler, TaskOptions, Told, refuse_task
 
 with NeedsExtra("taskiq"):
+    from pydantic_core import to_json
     from taskiq import AsyncTaskiqDecoratedTask, Context, TaskiqDepends
 
 P = ParamSpec("P")
@@ -72,7 +73,12 @@ def _inject(run: Any, function: Callable[..., Any]) -> Any:
 
 def _call(args: tuple[Any, ...], kwargs: dict[str, Any], context: Context) -> Call:
     message = context.message
-    return Call(args, kwargs, message.task_id, message.task_name, (message.args, message.kwargs))
+    return Call(args, kwargs, message.task_id, message.task_name, (message.args, message.kwargs), dumps=_dumps)
+
+
+def _dumps(sent: Any) -> str:
+    """The arguments as JSON, from which Taskiq makes again what their annotations say."""
+    return to_json(sent).decode()
 
 
 def _answer(reply: Reply) -> Any:
