@@ -51,6 +51,7 @@ def _trip(boundary: Boundary, world: World, trip: str, *, fails: bool) -> Callab
     return attempt
 
 
+@pytest.mark.fault(10, 11)
 def test_a_saga_killed_at_every_pair_of_boundaries_ends_booked_or_undone(make: Make) -> None:
     boundary = make(effects="keyed", permanent=ValueError)
     on_server = boundary.entrypoint.backend.kind in ("postgresql", "mysql", "dynamodb")

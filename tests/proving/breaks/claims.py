@@ -13,6 +13,7 @@ ENCRYPTION = "tests/boundary/test_encryption.py"
 HEARTBEAT = "tests/faults/test_heartbeat.py"
 KEY_SPACES = "tests/boundary/test_key_spaces.py"
 PROBLEMS = "tests/http/test_problems.py"
+SAGAS = "tests/steps/test_sagas.py"
 REDIS_KILLS = "tests/faults/test_redis_kills.py"
 SQL_FAULTS = "tests/faults/test_sql_faults.py"
 TERMS = "tests/boundary/test_terms.py"
@@ -32,6 +33,20 @@ BREAKS: list[Break] = [
         instead("key", "self._require_request().attempt.encode()"),
         (f"{CRASHES}::test_dead_after_its_effect_the_derived_key_is_the_same[sqlite]",),
         rows=(5,),
+    ),
+    Break(
+        "derived keys of a step depend on the attempt",
+        "claims.step:Step.key_for",
+        instead("_purpose", "str(self.token)"),
+        (f"{SAGAS}::test_a_saga_killed_at_every_pair_of_boundaries_ends_booked_or_undone[sqlite]",),
+        rows=(10,),
+    ),
+    Break(
+        "the decision to go back is not written",
+        "claims.steps:ClaimSteps._going_back",
+        never("decided", at=0),
+        (f"{SAGAS}::test_a_saga_killed_at_every_pair_of_boundaries_ends_booked_or_undone[sqlite]",),
+        rows=(11,),
     ),
     Break(
         "a lease that could not be renewed is believed in after its end",
