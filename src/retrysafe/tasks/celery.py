@@ -73,7 +73,7 @@ def once(
 
 
 def _route(request: Any) -> dict[str, str]:
-    """Where a dead letter of the task is sent again: the default queue may have no worker that runs it."""
+    """The headers by which a dead letter goes back to its queue: the default one may have no worker for it."""
     info = request.delivery_info or {}
     exchange, routing_key = info.get("exchange"), info.get("routing_key")
     if not routing_key:
