@@ -57,6 +57,11 @@ def test_dead_letters_are_listed_shown_and_redriven_by_the_command_line(
     assert [one["id"] for one in cli("dead", "list", "--consumer", name)[1]] == ["2"]
     with InboxOperator(world.url, observers=()) as operator:
         assert operator.redrive(DeadLetterFilter(consumer=name), limit=0) == 0
+    chosen = ("dead", "discard", "--consumer", name, "--id", "2")
+    assert cli(*chosen, "--dry-run") == (0, [{"chosen": 1, "discarded": 0}])
+    assert cli(*chosen, "--yes") == (0, [{"chosen": 1, "discarded": 1}])
+    assert cli("dead", "list", "--consumer", name)[1] == []
+    assert [one for one in cli("status")[1] if one["consumer"] == name] == []
 
 
 def test_errors_that_differ_by_numbers_and_ids_are_one_group_and_are_found_by_their_texts(world: World) -> None:

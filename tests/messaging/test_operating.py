@@ -408,6 +408,7 @@ def test_a_parked_lane_goes_on_where_it_was(place: Place) -> None:
     with place.operator() as operator:
         (head,) = operator.dead()
         assert (head.envelope.id, head.parked, head.error) == (ids[0], True, "no a")
+        assert operator.discard() == 0
         assert operator.redrive(DeadLetterFilter(ids=(ids[0],))) == 1
     assert place.relay(publisher).run_once().published == 2
     assert [one.id for one in publisher.published] == ids
@@ -435,6 +436,10 @@ def test_the_commands_of_dead_letters(place: Place, capsys: pytest.CaptureFixtur
     assert "redriven: 1" in told("redrive", "--topic", "a", "--yes", "--reason", "mended")
     assert json.loads(told("redrive", "--topic", "a", "--yes", "--json", code=1))["redriven"] == 0
     assert ids[0] not in told("list")
+    told("discard", code=2)
+    assert "discarded: 1" in told("discard", "--topic", "b", "--yes", "--reason", "nobody wants it")
+    assert "no dead letters" in told("list")
+    assert place.sql("SELECT message_id FROM retrysafe_outbox") == [(ids[0],)]
 
 
 # ---------------------------------------------------------------- what is kept

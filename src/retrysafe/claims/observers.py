@@ -303,6 +303,11 @@ EVENTS: dict[str, EventSpec] = {
         "an operator has dead letters of the outbox published again, or of the inbox handled again",
         ("side", "messages", "actor", "reason"),
     ),
+    "discarded": EventSpec(
+        WARNING,
+        "an operator has deleted dead letters of the outbox or of the inbox for good",
+        ("side", "messages", "actor", "reason"),
+    ),
     "messages_trimmed": EventSpec(
         ERROR,
         "a stream was trimmed of messages that a consumer had received and not settled: they are lost",

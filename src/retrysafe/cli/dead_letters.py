@@ -1,4 +1,4 @@
-"""The verbs for dead letters of the outbox and of inboxes: list, show and redrive."""
+"""The verbs for dead letters of the outbox and of inboxes: list, show, redrive and discard."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Side(NamedTuple):
 
     operator: makes the operator of a store.
     dead_letters: finds them through an operator.
-    listing, redriving: the help of these verbs.
+    listing, redriving, discarding: the help of these verbs.
     redriven: the output's word for redriven messages.
     has_consumers: dead letters belong to consumers, and `--consumer` selects one.
     """
@@ -38,6 +38,7 @@ class Side(NamedTuple):
     dead_letters: Callable[[Any, DeadLetterFilter], Iterable[DeadLetter]]
     listing: str
     redriving: str
+    discarding: str
     redriven: str
     has_consumers: bool = False
 
@@ -47,7 +48,9 @@ class Side(NamedTuple):
 
 def add_to(below: Any, side: Side) -> None:
     """Add the verb ``dead`` and the verbs below it."""
-    verbs = add_verbs(below, "dead", "list, show and redrive dead letters", "List, show and redrive dead letters.")
+    verbs = add_verbs(
+        below, "dead", "list, show, redrive and discard dead letters", "List, show, redrive and discard dead letters."
+    )
     listing = add_store_verb(verbs, "list", side.listing, partial(run_list, side))
     _add_selection(listing, side)
     add_option(listing, "--groups", "counts by topic, type and kind of error")
@@ -56,14 +59,15 @@ def add_to(below: Any, side: Side) -> None:
     _add_consumer(showing, side)
     add_option(showing, "id ID", "the message's id")
     add_option(showing, "--payload", "show its payload, which may be confidential")
-    redriving = add_store_verb(verbs, "redrive", side.redriving, partial(run_redrive, side))
-    _add_selection(redriving, side)
-    add_option(redriving, "--all", "all of them")
-    add_option(redriving, "--limit N", "how many at most")
-    add_option(redriving, "--dry-run", "only print how many are chosen, by topic, type and error")
-    add_option(redriving, "--yes", "do not ask (needed where there is no terminal)")
-    add_reason(redriving, "why, for the log")
-    add_option(redriving, "--actor NAME", "the name of the operator in the log (default: user@host)")
+    for verb, text in (("redrive", side.redriving), ("discard", side.discarding)):
+        one = add_store_verb(verbs, verb, text, partial(run_change, side, verb))
+        _add_selection(one, side)
+        add_option(one, "--all", "all of them")
+        add_option(one, "--limit N", "how many at most")
+        add_option(one, "--dry-run", "only print how many are chosen, by topic, type and error")
+        add_option(one, "--yes", "do not ask (needed where there is no terminal)")
+        add_reason(one, "why, for the log")
+        add_option(one, "--actor NAME", "the name of the operator in the log (default: user@host)")
 
 
 def _add_selection(parser: argparse.ArgumentParser, side: Side) -> None:
@@ -110,19 +114,23 @@ def run_show(side: Side, options: argparse.Namespace) -> int:
     return 1
 
 
-def run_redrive(side: Side, options: argparse.Namespace) -> int:
-    """Redrive the chosen dead letters after a confirmation."""
+_DONE = {"redrive": "redriven", "discard": "discarded"}
+"""The past of each verb that changes dead letters."""
+
+
+def run_change(side: Side, verb: str, options: argparse.Namespace) -> int:
+    """Redrive or discard the chosen dead letters after a confirmation."""
     chosen = _filter(options, side)
     if chosen == DeadLetterFilter() and not options.all:
         ways = ["--id", "--topic", "--key", "--type", "--except-type", "--error", *["--consumer"] * side.has_consumers]
         raise ConfigurationError(f"Choose by {', '.join(ways[:-1])} or {ways[-1]}, or give --all.")
     with side.operator(store_of(options), actor=options.actor) as operator:
         groups = operator.count(chosen)
-        if not confirm(groups, options):
+        if not confirm(verb, groups, options):
             return 0 if options.dry_run else 1
-        done = operator.redrive(chosen, limit=options.limit, reason=options.reason)
-    told = as_json({"chosen": sum(groups.values()), "redriven": done})
-    print(told if options.json else f"{side.redriven}: {done}")
+        done = getattr(operator, verb)(chosen, limit=options.limit, reason=options.reason)
+    told = as_json({"chosen": sum(groups.values()), _DONE[verb]: done})
+    print(told if options.json else f"{side.redriven if verb == 'redrive' else _DONE[verb]}: {done}")
     return 0 if done else 1
 
 
@@ -190,12 +198,12 @@ def show_groups(groups: Mapping[tuple[str, str, str], int], *, json: bool) -> No
         say(table([[str(count), *group] for group, count in groups.items()], ("messages", *names)))
 
 
-def confirm(groups: Mapping[tuple[str, str, str], int], options: argparse.Namespace) -> bool:
+def confirm(verb: str, groups: Mapping[tuple[str, str, str], int], options: argparse.Namespace) -> bool:
     """Print the counts and ask for confirmation; False for a dry run, or if nothing is chosen."""
     total = sum(groups.values())
     if not options.json and total:
         show_groups(groups, json=False)
     if options.dry_run or not total:
-        print(as_json({"chosen": total, "redriven": 0}) if options.json else f"{total} chosen, nothing changed")
+        print(as_json({"chosen": total, _DONE[verb]: 0}) if options.json else f"{total} chosen, nothing changed")
         return False
-    return ask(f"{total} messages would be redriven.", "Redrive them?", options)
+    return ask(f"{total} messages would be {_DONE[verb]}.", f"{verb.capitalize()} them?", options)

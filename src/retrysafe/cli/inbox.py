@@ -1,4 +1,4 @@
-"""`retrysafe inbox`: run a consumer, and its dead letters: list, show and redrive them.
+"""`retrysafe inbox`: run a consumer, and its dead letters: list, show, redrive and discard them.
 
 Exit code: 0 if the command was carried out, and for `status` if there are no dead letters; 1 if there are, or nothing
 was changed; 2 if the command could not be carried out. `run` ends with 0 when SIGTERM or SIGINT stopped it, and with
@@ -40,6 +40,7 @@ DEAD_LETTERS = dead_letters.Side(
     lambda operator, chosen: (one.letter for one in operator.dead(chosen)),
     listing="list dead letters",
     redriving="mark dead letters, so that their consumers handle each once more",
+    discarding="delete dead letters that nobody wants handled, for good; their keys stay as they are",
     redriven="marked",
     has_consumers=True,
 )

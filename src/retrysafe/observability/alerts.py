@@ -281,7 +281,7 @@ ALERTS = (
         "A handler failed as often as it is tried, or a message cannot be read. It is in the dead letters with its "
         "error.",
         ("retrysafe inbox dead list", f"retrysafe inbox dead redrive --consumer NAME --reason {WHY}"),
-        "The dead letters were redriven, and handled.",
+        "The dead letters were redriven, and handled, or discarded.",
     ),
     Alert(
         "RetrysafeConsumerFailing",

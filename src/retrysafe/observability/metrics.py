@@ -293,7 +293,7 @@ COUNTERS = (
         "retrysafe.outbox.operations",
         "{operation}",
         "What people did to outboxes.",
-        ("topic_paused", "topic_resumed", "redriven"),
+        ("topic_paused", "topic_resumed", "redriven", "discarded"),
         outcome=True,
         side="outbox",
     ),

@@ -176,6 +176,10 @@ class OperableOutbox(OutboxStore, Protocol):
         """Put dead letters at the end of their lanes, under the ids that they have."""
         ...
 
+    def discard(self, numbers: Sequence[int]) -> Ask[int]:
+        """Delete dead letters for good; return how many were there still."""
+        ...
+
     def unpark(self, numbers: Sequence[int]) -> Ask[int]:
         """Let parked lanes go on with the message that they wait for; return how many were parked."""
         ...
@@ -235,6 +239,10 @@ class InboxStore(Protocol):
 
     def mark(self, *identities: bytes) -> Ask[int]:
         """Ask that dead letters be handled again; how many of them are there still."""
+        ...
+
+    def discard(self, *identities: bytes) -> Ask[int]:
+        """Delete dead letters for good; how many of them were there still."""
         ...
 
     def take(self, identity: bytes) -> Ask[bool]:

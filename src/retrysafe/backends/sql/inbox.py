@@ -184,6 +184,11 @@ class SqlInbox:
         sql = f"UPDATE {DEAD} SET redrive = {self._store.NOW} WHERE key_hash {among}"
         return Ask(self._store.query(sql, params), lambda answer: answer.affected)
 
+    def discard(self, *identities: bytes) -> Ask[int]:
+        among, params = self._store.among("key", "key", identities)
+        sql = f"DELETE FROM {DEAD} WHERE key_hash {among}"
+        return Ask(self._store.query(sql, params), lambda answer: answer.affected)
+
     def take(self, identity: bytes) -> Ask[bool]:
         sql = (
             f"UPDATE {DEAD} SET redrive = NULL, started = started + 1 "

@@ -153,6 +153,11 @@ class OperableSqlOutbox(SqlOutbox):
         )
         return [self._write(copied, params), self._write(f"DELETE FROM {TABLE}_dead WHERE {where}", params)]
 
+    def discard(self, numbers: Sequence[int]) -> Ask[int]:
+        where, params = self._numbers(numbers)
+        sql = f"DELETE FROM {TABLE}_dead WHERE {where}"
+        return Ask(self._store.query(sql, params), lambda answer: answer.affected)
+
     def unpark(self, numbers: Sequence[int]) -> Ask[int]:
         where, params = self._numbers(numbers)
         none = "not_before = 0, started = 0, finished = 0"  # noted still: relays that have passed it over look there

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple, cast
 
@@ -16,7 +16,7 @@ from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.messages import DeadLetterFilter, Groups, InboxLetter, Place
 from retrysafe.protocol.records import Duration, Micros
-from retrysafe.protocol.requests import ask
+from retrysafe.protocol.requests import Ask, ask
 from retrysafe.protocol.store import TransactionalStore
 
 ANY = DeadLetterFilter()
@@ -81,6 +81,14 @@ class InboxOperator(Operating):
         """
         return self._mark(islice(self.dead(chosen), limit), chosen, reason)
 
+    def discard(self, chosen: DeadLetterFilter = ANY, *, limit: int | None = None, reason: str = "") -> int:
+        """Delete dead letters that nobody wants handled, up to ``limit`` of them, for good; returns how many.
+
+        Their keys stay as they are: `Boundary.resolve` settles one that is unknown. A message that its broker delivers
+        once more is handled as if it were new.
+        """
+        return self._change(self._inbox.discard, "discarded", islice(self.dead(chosen), limit), chosen, reason)
+
     def redrive_batch(
         self,
         chosen: DeadLetterFilter,
@@ -101,13 +109,23 @@ class InboxOperator(Operating):
         return Batch(marked, len(page) - marked, name_of(page[-1].place) if more else None)
 
     def _mark(self, letters: Iterable[InboxLetter], chosen: DeadLetterFilter, reason: str) -> int:
+        return self._change(self._inbox.mark, "redriven", letters, chosen, reason)
+
+    def _change(
+        self,
+        how: Callable[..., Ask[int]],
+        event: str,
+        letters: Iterable[InboxLetter],
+        chosen: DeadLetterFilter,
+        reason: str,
+    ) -> int:
         found = sorted(one.arrival.identity for one in letters)
         store = cast("TransactionalStore", self._backend.store)
-        marked = self._do(procedures.mark(store, self._inbox, found), own=True) if found else 0
-        if marked:
-            fields = {"side": "inbox", "messages": marked, "actor": self.actor, "reason": reason}
-            self._observers.emit("redriven", "retrysafe.inbox", chosen.consumer or "", b"", "", fields)
-        return marked
+        changed = self._do(procedures.change(store, how, found), own=True) if found else 0
+        if changed:
+            fields = {"side": "inbox", "messages": changed, "actor": self.actor, "reason": reason}
+            self._observers.emit(event, "retrysafe.inbox", chosen.consumer or "", b"", "", fields)
+        return changed
 
     def forget(self, older_than: Duration) -> int:
         """Remove notes of attempts, and sequences of entities, that have not changed for so long; returns how many.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from retrysafe.backends.backend import Backend
@@ -154,17 +154,17 @@ def _comes(inbox: InboxStore, arrival: Arrival) -> Program[bool]:
     return (yield from ask(inbox.waits(arrival)))
 
 
-def mark(store: TransactionalStore, inbox: InboxStore, identities: Sequence[bytes]) -> Program[int]:
-    """Ask in one transaction that dead letters be handled again; how many of them are there still.
+def change(store: TransactionalStore, how: Callable[..., Ask[int]], identities: Sequence[bytes]) -> Program[int]:
+    """Mark or discard dead letters in one transaction; how many of them are there still.
 
     The consumer that handles them sees all of them or none, so that a strict sequence has no gap in between.
     """
-    marked = 0
+    changed = 0
     yield from ask(store.begin())
     for start in range(0, len(identities), AT_ONCE):
-        marked += yield from ask(inbox.mark(*identities[start : start + AT_ONCE]))
+        changed += yield from ask(how(*identities[start : start + AT_ONCE]))
     yield from ask(store.commit())
-    return marked
+    return changed
 
 
 def reopen(backend: Backend, key: bytes) -> Program[None]:

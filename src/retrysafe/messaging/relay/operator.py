@@ -136,12 +136,30 @@ class OutboxOperator(Operating):
         A dead letter goes to the end of its lane, under its old id: whatever of its key left meanwhile was before it. A
         parked lane goes on where it is. Each has all its attempts again. What dies again meanwhile is left alone.
         """
+        return self._change(self._redrive, "redriven", self.dead(chosen), limit, reason)
+
+    def discard(self, chosen: DeadLetterFilter = ANY, *, limit: int | None = None, reason: str = "") -> int:
+        """Delete dead letters that nobody wants sent, up to ``limit`` of them, for good; returns how many.
+
+        The first message of a parked lane stays: others wait for it.
+        """
+        letters = (letter for letter in self.dead(chosen) if not letter.parked)
+        return self._change(self._discard, "discarded", letters, limit, reason)
+
+    def _change(
+        self,
+        how: Callable[[Sequence[DeadLetter]], int],
+        event: str,
+        chosen: Iterable[DeadLetter],
+        limit: int | None,
+        reason: str,
+    ) -> int:
         done, began = 0, None
-        letters = map(_without_payload, self.dead(chosen))
+        letters = map(_without_payload, chosen)
         while page := list(islice(letters, PAGE if limit is None else min(PAGE, limit - done))):
             began = page[0].now if began is None else began
-            done += self._redrive([one for one in page if one.dead_at <= began])
-        self._tell_redriven(done, reason)
+            done += how([one for one in page if one.dead_at <= began])
+        self._tell(event, done, reason)
         return done
 
     def redrive_batch(
@@ -159,15 +177,18 @@ class OutboxOperator(Operating):
         """
         page = self.page(chosen, int(cursor or 0), limit)
         done = self._redrive([one for one in page if one.dead_at <= until])
-        self._tell_redriven(done, reason)
+        self._tell("redriven", done, reason)
         return Batch(done, len(page) - done, str(page[-1].number) if page else None)
 
     def _redrive(self, letters: Sequence[DeadLetter]) -> int:
         return self._do(redrive(self._store, self._outbox, letters), own=True) if letters else 0
 
-    def _tell_redriven(self, done: int, reason: str) -> None:
+    def _discard(self, letters: Sequence[DeadLetter]) -> int:
+        return self._do(ask(self._outbox.discard([letter.number for letter in letters]))) if letters else 0
+
+    def _tell(self, event: str, done: int, reason: str) -> None:
         if done:
-            self._reporter.report_operation("redriven", side="outbox", messages=done, actor=self.actor, reason=reason)
+            self._reporter.report_operation(event, side="outbox", messages=done, actor=self.actor, reason=reason)
 
 
 def _without_payload(letter: DeadLetter) -> DeadLetter:
