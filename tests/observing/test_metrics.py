@@ -191,10 +191,10 @@ async def test_a_store_that_is_away(works: Works, telemetry: Telemetry) -> None:
 async def test_an_end_that_the_store_did_not_answer_is_told_as_such(
     works: Works, telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def be_silent(*args: object, failing: bool) -> Settled:
+    async def be_silent(*args: object, **options: object) -> Settled:
         return Settled.UNANSWERED
 
-    monkeypatch.setattr(LeaseMode, "settle", lambda *args, failing: Settled.UNANSWERED)
+    monkeypatch.setattr(LeaseMode, "settle", lambda *args, **options: Settled.UNANSWERED)
     monkeypatch.setattr(LeaseMode, "asettle", be_silent)
     await works.run(works.boundary(), "key")
     assert telemetry.total("retrysafe.store.duration", step="claim", answered=True) == 1

@@ -40,7 +40,7 @@ DEAD_LETTERS = dead_letters.Side(
     lambda operator, chosen: (one.letter for one in operator.dead(chosen)),
     listing="list dead letters",
     redriving="mark dead letters, so that their consumers handle each once more",
-    discarding="delete dead letters that nobody wants handled, for good; their keys stay as they are",
+    discarding="delete dead letters that are not to be handled, for good; their keys stay as they are",
     redriven="marked",
     has_consumers=True,
 )

@@ -26,7 +26,7 @@ DEAD_LETTERS = dead_letters.Side(
     lambda operator, chosen: operator.dead(chosen),
     listing="list dead letters, and the first message of each parked lane",
     redriving="publish dead letters again, at the end of their lanes",
-    discarding="delete dead letters that nobody wants sent, for good; the first of a parked lane stays",
+    discarding="delete dead letters that are not to be sent, for good; the first of a parked lane stays",
     redriven="redriven",
 )
 

@@ -82,7 +82,7 @@ class InboxOperator(Operating):
         return self._mark(islice(self.dead(chosen), limit), chosen, reason)
 
     def discard(self, chosen: DeadLetterFilter = ANY, *, limit: int | None = None, reason: str = "") -> int:
-        """Delete dead letters that nobody wants handled, up to ``limit`` of them, for good; returns how many.
+        """Delete dead letters that are not to be handled, up to ``limit`` of them, for good; returns how many.
 
         Their keys stay as they are: `Boundary.resolve` settles one that is unknown. A message that its broker delivers
         once more is handled as if it were new.

@@ -139,7 +139,7 @@ class OutboxOperator(Operating):
         return self._change(self._redrive, "redriven", self.dead(chosen), limit, reason)
 
     def discard(self, chosen: DeadLetterFilter = ANY, *, limit: int | None = None, reason: str = "") -> int:
-        """Delete dead letters that nobody wants sent, up to ``limit`` of them, for good; returns how many.
+        """Delete dead letters that are not to be sent, up to ``limit`` of them, for good; returns how many.
 
         The first message of a parked lane stays: others wait for it.
         """
