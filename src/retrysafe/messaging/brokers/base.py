@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from retrysafe.protocol.messages import Delivery, Envelope, PublishResult
 
@@ -132,17 +132,20 @@ class Assigned(Lagging, Protocol):
         ...
 
 
-class Broker(Protocol):
-    """A broker behind a URL, where every group of consumers gets every message of its topics once."""
+class Broker(NamedTuple):
+    """A broker behind a URL, where every group of consumers gets every message of its topics once.
+
+    declare_for: creates the queues or streams of topics for a group.
+    publisher: makes a publisher, for one event loop.
+    consumer: makes a consumer of a topic in a group, for one event loop.
+    """
+
+    declare_for: Callable[[list[str], str], Awaitable[None]]
+    publisher: Callable[[], AsyncPublisher]
+    consumer: Callable[[str, str], Consumer]
 
     async def declare(self, topics: Iterable[str], groups: Iterable[str]) -> None:
         """Create the queues or streams of the topics for each group, before the first message is published."""
-        ...
-
-    def publisher(self) -> AsyncPublisher:
-        """A publisher, for one event loop."""
-        ...
-
-    def consumer(self, topic: str, group: str) -> Consumer:
-        """A consumer of a topic in a group, for one event loop."""
-        ...
+        names = list(topics)
+        for group in groups:
+            await self.declare_for(names, group)

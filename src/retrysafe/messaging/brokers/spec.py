@@ -24,7 +24,7 @@ class BrokerSpec(NamedTuple):
     package: the folder, as an importable name.
     title: what people call the broker.
     schemes: of its URLs.
-    broker: the class of its `Broker`.
+    broker: makes its `Broker`: of a URL, ``name``, ``partitions`` and ``lease``.
     publisher: makes the publisher of `retrysafe relay`: of a URL and the options, which are its arguments.
     async_publisher: makes it for async stores; empty if it is the same.
     consumer: makes the consumer of `retrysafe inbox run`: of a URL, topics, ``group`` and the options; empty if none.

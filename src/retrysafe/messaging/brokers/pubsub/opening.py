@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.base import Broker
 from retrysafe.messaging.brokers.pubsub.consumer import PubSubConsumer
 from retrysafe.messaging.brokers.pubsub.publisher import PubSubPublisher
 from retrysafe.messaging.brokers.pubsub.topology import declare
@@ -40,22 +41,12 @@ async def declaration(url: str, topics: Sequence[str], **options: Any) -> None:
     await declare(topics=topics, **options_of(url), **options)
 
 
-class PubSubTopics:
+def broker(url: str, *, name: str, partitions: int | None, lease: Duration) -> Broker:
     """Topics whose names begin with our name, with a subscription for each group; the lanes are ordering keys."""
-
-    def __init__(self, url: str, *, name: str, partitions: int | None, lease: Duration) -> None:
-        self._options, self._prefix, self._lease = options_of(url), f"{name}-", lease
-
-    async def declare(self, topics: Iterable[str], groups: Iterable[str]) -> None:
-        """Make topics and subscriptions."""
-        topics = list(topics)
-        for group in groups:
-            await declare(topics=topics, group=group, prefix=self._prefix, lease=self._lease, **self._options)
-
-    def publisher(self) -> PubSubPublisher:
-        """A publisher to the topics."""
-        return PubSubPublisher(prefix=self._prefix, **self._options)
-
-    def consumer(self, topic: str, group: str) -> PubSubConsumer:
-        """A consumer of the group's subscription."""
-        return PubSubConsumer(topics=topic, group=group, prefix=self._prefix, poll="1s", **self._options)
+    options_of(url)  # refuses a wrong one at once
+    prefix = f"{name}-"
+    return Broker(
+        lambda topics, group: declaration(url, topics, group=group, prefix=prefix, lease=lease),
+        lambda: publisher(url, prefix=prefix),
+        lambda topic, group: consumer(url, [topic], group=group, prefix=prefix, poll="1s"),
+    )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import redis
 import redis.asyncio
 
+from retrysafe.messaging.brokers.base import Broker
 from retrysafe.messaging.brokers.redis_streams.consumer import RedisStreamsConsumer
 from retrysafe.messaging.brokers.redis_streams.publisher import AsyncRedisStreamsPublisher, RedisStreamsPublisher
 from retrysafe.protocol.records import Duration
@@ -28,23 +30,11 @@ def consumer(url: str, topics: Sequence[str], *, group: str, **options: Any) -> 
     return RedisStreamsConsumer(redis.asyncio.Redis.from_url(url), topics, group=group, **options)
 
 
-class RedisStreams:
-    """Streams whose names begin with ``name``. Publishers create streams, and consumers create groups."""
-
-    def __init__(self, url: str, *, name: str, partitions: int | None, lease: Duration) -> None:
-        self._url, self._prefix, self._partitions, self._lease = url, f"{name}:", partitions, lease
-
-    async def declare(self, topics: Iterable[str], groups: Iterable[str]) -> None:
-        """Do nothing: streams and groups are created when they are first used."""
-
-    def publisher(self) -> AsyncRedisStreamsPublisher:
-        """A publisher to the streams."""
-        client = redis.asyncio.Redis.from_url(self._url)
-        return AsyncRedisStreamsPublisher(client, prefix=self._prefix, partitions=self._partitions)
-
-    def consumer(self, topic: str, group: str) -> RedisStreamsConsumer:
-        """A consumer of the streams."""
-        client = redis.asyncio.Redis.from_url(self._url)
-        return RedisStreamsConsumer(
-            client, topic, group=group, prefix=self._prefix, partitions=self._partitions, lease=self._lease
-        )
+def broker(url: str, *, name: str, partitions: int | None, lease: Duration) -> Broker:
+    """Streams whose names begin with our name. Publishers create streams, and consumers create groups."""
+    shared: dict[str, Any] = {"prefix": f"{name}:", "partitions": partitions}
+    return Broker(
+        lambda topics, group: asyncio.sleep(0),
+        lambda: async_publisher(url, **shared),
+        lambda topic, group: consumer(url, [topic], group=group, lease=lease, **shared),
+    )

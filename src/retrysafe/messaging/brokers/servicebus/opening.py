@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+from retrysafe.messaging.brokers.base import Broker
 from retrysafe.messaging.brokers.servicebus.consumer import ServiceBusConsumer
 from retrysafe.messaging.brokers.servicebus.publisher import ServiceBusPublisher
 from retrysafe.messaging.brokers.servicebus.topology import declare
@@ -12,22 +11,11 @@ from retrysafe.protocol.records import Duration
 _KEPT = "7d"
 
 
-class ServiceBusTopics:
+def broker(url: str, *, name: str, partitions: int | None, lease: Duration) -> Broker:
     """Topics whose names begin with our name, with a subscription for each group; their lanes have sessions."""
-
-    def __init__(self, url: str, *, name: str, partitions: int | None, lease: Duration) -> None:
-        self._url, self._prefix, self._partitions, self._lease = url, f"{name}-", partitions, lease
-
-    async def declare(self, topics: Iterable[str], groups: Iterable[str]) -> None:
-        """Make topics and subscriptions."""
-        topics = list(topics)
-        for group in groups:
-            await declare(self._url, topics, group=group, prefix=self._prefix, lease=self._lease, keep=_KEPT)
-
-    def publisher(self) -> ServiceBusPublisher:
-        """A publisher to the topics."""
-        return ServiceBusPublisher(self._url, prefix=self._prefix, partitions=self._partitions)
-
-    def consumer(self, topic: str, group: str) -> ServiceBusConsumer:
-        """A consumer of the group's subscription."""
-        return ServiceBusConsumer(self._url, topic, group=group, prefix=self._prefix, redelivery_window=_KEPT)
+    prefix = f"{name}-"
+    return Broker(
+        lambda topics, group: declare(url, topics, group=group, prefix=prefix, lease=lease, keep=_KEPT),
+        lambda: ServiceBusPublisher(url, prefix=prefix, partitions=partitions),
+        lambda topic, group: ServiceBusConsumer(url, topic, group=group, prefix=prefix, redelivery_window=_KEPT),
+    )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.base import Broker
 from retrysafe.messaging.brokers.sqlite.broker import AsyncSqlitePublisher, SqliteConsumer, SqlitePublisher, declare
 from retrysafe.protocol.records import Duration
 
@@ -41,25 +42,15 @@ def declaration(url: str, topics: Sequence[str], *, group: str) -> None:
     declare(path_of(url), [(topic, group) for topic in topics])
 
 
-class SqliteBroker:
+def broker(url: str, *, name: str, partitions: int | None, lease: Duration) -> Broker:
     """A file of queues; its lanes are spread by themselves, so that it has no partitions."""
+    path = path_of(url)
 
-    def __init__(self, url: str, *, name: str, partitions: int | None, lease: Duration) -> None:
-        self._path, self._name, self._lease = path_of(url), name, lease
+    def queue(topic: str, group: str) -> str:
+        return f"{name}.{group}.{topic}"
 
-    async def declare(self, topics: Iterable[str], groups: Iterable[str]) -> None:
-        """Make the file, and bind each group's queue of a topic to it."""
-        topics = list(topics)
-        queues = [(topic, self._queue(topic, group)) for group in groups for topic in topics]
-        await asyncio.to_thread(declare, self._path, queues)
-
-    def publisher(self) -> AsyncSqlitePublisher:
-        """A publisher to the queues."""
-        return AsyncSqlitePublisher(self._path)
-
-    def consumer(self, topic: str, group: str) -> SqliteConsumer:
-        """A consumer of the group's queue."""
-        return SqliteConsumer(self._path, self._queue(topic, group), hold=self._lease)
-
-    def _queue(self, topic: str, group: str) -> str:
-        return f"{self._name}.{group}.{topic}"
+    return Broker(
+        lambda topics, group: asyncio.to_thread(declare, path, [(topic, queue(topic, group)) for topic in topics]),
+        lambda: AsyncSqlitePublisher(path),
+        lambda topic, group: SqliteConsumer(path, queue(topic, group), hold=lease),
+    )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.base import Broker
 from retrysafe.messaging.brokers.sqs.consumer import SqsConsumer
 from retrysafe.messaging.brokers.sqs.publisher import SnsPublisher, SqsPublisher
 from retrysafe.messaging.brokers.sqs.topology import declare
@@ -45,22 +46,11 @@ async def declaration(url: str, topics: Sequence[str], **options: Any) -> None:
     await declare(topics, **options_of(url), **options)
 
 
-class Fanout:
+def broker(url: str, *, name: str, partitions: int | None, lease: Duration) -> Broker:
     """FIFO topics whose names begin with our name, to which each group's queues subscribe; the lanes are the groups."""
-
-    def __init__(self, url: str, *, name: str, partitions: int | None, lease: Duration) -> None:
-        self._options, self._prefix, self._lease = options_of(url), f"{name}-", lease
-
-    async def declare(self, topics: Iterable[str], groups: Iterable[str]) -> None:
-        """Make the topics and the queues."""
-        topics = list(topics)
-        for group in groups:
-            await declare(topics, group=group, prefix=self._prefix, **self._options)
-
-    def publisher(self) -> SnsPublisher:
-        """A publisher to the topics."""
-        return SnsPublisher(prefix=self._prefix, **self._options)
-
-    def consumer(self, topic: str, group: str) -> SqsConsumer:
-        """A consumer of the group's queue."""
-        return SqsConsumer(topic, group=group, prefix=self._prefix, lease=self._lease, poll="1s", **self._options)
+    shared: dict[str, Any] = {"prefix": f"{name}-", **options_of(url)}
+    return Broker(
+        lambda topics, group: declare(topics, group=group, **shared),
+        lambda: SnsPublisher(**shared),
+        lambda topic, group: SqsConsumer(topic, group=group, lease=lease, poll="1s", **shared),
+    )
