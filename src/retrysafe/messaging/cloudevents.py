@@ -11,6 +11,7 @@ import base64
 import json
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 from urllib.parse import quote, unquote
 
@@ -79,6 +80,28 @@ def is_attribute(name: str) -> bool:
     return _ATTRIBUTE.fullmatch(name) is not None
 
 
+def other_headers(envelope: Envelope) -> dict[str, str]:
+    """The headers whose names no attribute may have, which travel beside the event under their own."""
+    return {name: value for name, value in envelope.headers.items() if not is_attribute(name)}
+
+
+def with_prefix(envelope: Envelope, prefix: str) -> dict[str, str]:
+    """The attributes with this before their names, the media type as ``content-type``, and the other headers."""
+    told = attributes(envelope)
+    media_type = told.pop("datacontenttype")
+    named = {f"{prefix}{name}" if is_attribute(name) else name: value for name, value in told.items()}
+    return {**named, "content-type": media_type}
+
+
+def is_event(media_type: str) -> bool:
+    """Tell whether it says that the payload is an event in its JSON format."""
+    return _kind(media_type) == STRUCTURED
+
+
+def _kind(media_type: str) -> str:
+    return media_type.partition(";")[0].strip().lower()
+
+
 def header_value(text: str) -> str:
     """An attribute as the value of a header of HTTP or NATS: what ASCII cannot say is percent-encoded.
 
@@ -97,7 +120,10 @@ def to_structured(envelope: Envelope) -> bytes:
 
     A payload that is JSON by its media type stands in it as it is; any other one in base64, and so does JSON that
     `received` would give other octets, as it does to spaces between tokens: each copy of a message has the same ones.
+    Raises `ValueError` for a header that would be read as the payload.
     """
+    if forged := next((name for name in envelope.headers if name in DATA), None):
+        raise ValueError(f"a header {forged!r} would be read as the payload")
     event = {name: value for name, value in attributes(envelope).items() if is_attribute(name)}
     data = _json_text(envelope)
     if data is not None and _data(json.loads(data), envelope.media_type) != envelope.payload:
@@ -110,8 +136,7 @@ def to_structured(envelope: Envelope) -> bytes:
 
 def _json_text(envelope: Envelope) -> str | None:
     """The payload as the text of a JSON value; None if it is not one."""
-    kind = envelope.media_type.partition(";")[0].strip().lower()
-    if not kind.endswith(("/json", "+json")):
+    if not _kind(envelope.media_type).endswith(("/json", "+json")):
         return None
     try:
         text = envelope.payload.decode()
@@ -121,12 +146,24 @@ def _json_text(envelope: Envelope) -> str | None:
     return text
 
 
-def read_event(given: Mapping[str, str], payload: bytes, topic: str) -> Envelope:
+def read_event(
+    given: Mapping[str, str],
+    payload: bytes,
+    topic: str,
+    others: Mapping[str, str] = MappingProxyType({}),
+    *,
+    may_be_bare: bool = False,
+) -> Envelope:
     """The envelope of a broker's message from any publisher, in binary or structured mode.
+
+    others: headers beside the attributes.
+    may_be_bare: whether a payload that looks like an event is one without a media type, too.
 
     What has no ``id``, ``source`` or ``type`` has empty ones, for an inbox to judge; a sequence that is no number is
     none. An event without a subject is ordered by its partition key, if it has one.
     """
+    if may_be_bare and "specversion" not in given and b'"specversion"' in payload:
+        given = {"datacontenttype": STRUCTURED, **given}
     event = _read_structured(given, payload)
     if event is not None:
         given, payload = event
@@ -136,7 +173,8 @@ def read_event(given: Mapping[str, str], payload: bytes, topic: str) -> Envelope
     number = known.get("sequence", "0")
     if not re.fullmatch(r"-?\d{1,19}", number, re.ASCII) or abs(int(number)) > LARGEST_SEQUENCE:
         del known["sequence"]
-    return envelope_of(known, payload)
+    envelope = envelope_of(known, payload)
+    return envelope._replace(headers={**others, **envelope.headers}) if others else envelope
 
 
 def _read_structured(given: Mapping[str, str], payload: bytes) -> tuple[dict[str, str], bytes] | None:
@@ -144,7 +182,7 @@ def _read_structured(given: Mapping[str, str], payload: bytes) -> tuple[dict[str
 
     A payload that says it is one, and cannot be read as one, stays as it is: its handler refuses it as unreadable.
     """
-    if given.get("datacontenttype", "").partition(";")[0].strip().lower() != STRUCTURED:
+    if not is_event(given.get("datacontenttype", "")):
         return None
     try:
         event: Any = json.loads(payload)
@@ -161,8 +199,7 @@ def _read_structured(given: Mapping[str, str], payload: bytes) -> tuple[dict[str
 
 
 def _data(data: Any, media_type: str) -> bytes:
-    kind = media_type.partition(";")[0].strip().lower()
-    if isinstance(data, str) and not (kind.endswith(("/json", "+json"))):
+    if isinstance(data, str) and not _kind(media_type).endswith(("/json", "+json")):
         return data.encode()
     return b"" if data is None else json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
 

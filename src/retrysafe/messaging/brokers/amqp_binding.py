@@ -17,13 +17,13 @@ from typing import Any, Literal
 
 from retrysafe.messaging.cloudevents import (
     BINDINGS,
-    DATA,
     ESCAPED,
     OWN,
     STRUCTURED,
     Mode,
     attributes,
     is_attribute,
+    other_headers,
     read_event,
     to_structured,
 )
@@ -58,10 +58,7 @@ def content_of(envelope: Envelope, binding: Binding, mode: Mode) -> tuple[bytes,
     headers = headers_of(envelope, binding)
     if mode == "binary":
         return envelope.payload, envelope.media_type, headers
-    if forged := next((name for name in envelope.headers if name in DATA), None):
-        raise ValueError(f"a header {forged!r} would be read as the payload")
-    others = {name: value for name, value in envelope.headers.items() if not is_attribute(name)}
-    return to_structured(envelope), STRUCTURED, others
+    return to_structured(envelope), STRUCTURED, other_headers(envelope)
 
 
 def envelope_from(
@@ -77,8 +74,7 @@ def envelope_from(
             given[name[len(prefix) :]] = _text(value)
         elif isinstance(value, str | bytes) and _is_header(name):
             others[name] = _text(value)
-    envelope = read_event({**others, **given}, body, queue)
-    return envelope._replace(headers={**others, **envelope.headers})
+    return read_event({**others, **given}, body, queue, others)
 
 
 def _is_header(name: str) -> bool:

@@ -15,10 +15,10 @@ from retrysafe.messaging.cloudevents import (
     OWN,
     STRUCTURED,
     Mode,
-    attributes,
-    is_attribute,
+    other_headers,
     read_event,
     to_structured,
+    with_prefix,
 )
 from retrysafe.protocol.messages import Envelope
 
@@ -48,8 +48,7 @@ def record_of(envelope: Envelope, mode: Mode, prefix: str) -> KafkaRecord:
     topic = f"{prefix}{envelope.topic}"
     if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
         raise ValueError(f"{topic!r} cannot be the name of a topic of Kafka")
-    told = attributes(envelope)
-    beside = {name: value for name, value in told.items() if not is_attribute(name)}
+    beside = other_headers(envelope)
     if forged := next((name for name in beside if name.lower().startswith(_READ)), None):
         raise ValueError(f"a header {forged!r} would be read as something else")
     if any("\0" in name for name in beside):
@@ -57,9 +56,7 @@ def record_of(envelope: Envelope, mode: Mode, prefix: str) -> KafkaRecord:
     if mode == "structured":
         headers, value = {_MEDIA_TYPE: f"{STRUCTURED}; charset=UTF-8"}, to_structured(envelope)
     else:
-        headers = {f"{_PREFIX}{name}": text for name, text in told.items() if is_attribute(name)}
-        headers[_MEDIA_TYPE] = headers.pop(f"{_PREFIX}datacontenttype")
-        value = envelope.payload
+        headers, value = with_prefix(envelope, _PREFIX), envelope.payload
     key = None if envelope.key is None else envelope.key.encode()
     encoded = [(name, text.encode()) for name, text in (headers | beside).items()]
     for name in beside:
@@ -85,10 +82,10 @@ def envelope_from(
             given["sequence"] = text
         elif name not in OWN:
             others[name] = text
-    envelope = read_event(given, value or b"", topic)
+    envelope = read_event(given, value or b"", topic, others)
     if envelope.key is None and key is not None:
         envelope = envelope._replace(key=key.decode(errors=ESCAPED))
-    return envelope._replace(headers={**others, **envelope.headers})
+    return envelope
 
 
 def _row_headers(text: str) -> dict[str, str]:

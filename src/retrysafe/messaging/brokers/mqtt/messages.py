@@ -17,12 +17,12 @@ from paho.mqtt.properties import Properties
 
 from retrysafe.messaging.brokers.mqtt.connecting import properties
 from retrysafe.messaging.cloudevents import (
-    DATA,
     OWN,
     STRUCTURED,
     Mode,
     attributes,
-    is_attribute,
+    is_event,
+    other_headers,
     read_event,
     to_structured,
 )
@@ -58,15 +58,13 @@ def content_of(envelope: Envelope, mode: Mode) -> Packet:
     A header of the envelope whose name no attribute may have is a user property under its own name. Raises `ValueError`
     for what has no place in a message.
     """
-    others = {name: value for name, value in envelope.headers.items() if not is_attribute(name)}
+    others = other_headers(envelope)
     if wrong := next((name for name, value in others.items() if not name or not _are_texts((name, value))), None):
         raise ValueError(f"a header {wrong!r} cannot be a user property of MQTT: its name or its value")
     told = attributes(envelope)
     media_type = told.pop("datacontenttype")
-    if mode == "binary" and _are_texts((media_type, *told, *told.values())) and not _is_event(media_type):
+    if mode == "binary" and _are_texts((media_type, *told, *told.values())) and not is_event(media_type):
         return _content(envelope.payload, media_type, told)
-    if forged := next((name for name in envelope.headers if name in DATA), None):
-        raise ValueError(f"a header {forged!r} would be read as the payload")
     return _content(to_structured(envelope), STRUCTURED, others)
 
 
@@ -91,15 +89,8 @@ def envelope_from(content: Packet, place: str) -> Envelope:
     media_type = getattr(content.properties, "ContentType", None)
     if media_type is not None:
         given["datacontenttype"] = media_type
-    if "specversion" not in given and b'"specversion"' in content.payload:
-        given.setdefault("datacontenttype", STRUCTURED)
-    envelope = read_event(given, content.payload, place)
     others = {name: value for name, value in given.items() if name not in OWN}
-    return envelope._replace(headers={**others, **envelope.headers})
-
-
-def _is_event(media_type: str) -> bool:
-    return media_type.partition(";")[0].strip().lower() == STRUCTURED
+    return read_event(given, content.payload, place, others, may_be_bare=True)
 
 
 def _are_texts(texts: Iterable[str]) -> bool:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 
 from retrysafe.messaging.cloudevents import (
-    DATA,
     OWN,
     STRUCTURED,
     Mode,
@@ -65,8 +64,6 @@ def content_of(envelope: Envelope, mode: Mode) -> tuple[bytes, dict[str, str]]:
     headers = headers_of(envelope)
     if mode == "binary":
         return envelope.payload, headers
-    if forged := next((name for name in envelope.headers if name in DATA), None):
-        raise ValueError(f"a header {forged!r} would be read as the payload")
     others = {name: value for name, value in headers.items() if not name.startswith(PREFIX)}
     return to_structured(envelope), {**others, "content-type": STRUCTURED}
 
@@ -88,7 +85,4 @@ def envelope_from(headers: Mapping[str, str] | None, payload: bytes, place: str)
             given.setdefault("datacontenttype", value)
         elif name not in OWN and not lower.startswith(_OF_THE_SERVER):
             others[name] = header_text(value)
-    if "specversion" not in given and b'"specversion"' in payload:
-        given.setdefault("datacontenttype", STRUCTURED)
-    envelope = read_event({**others, **given}, payload, place)
-    return envelope._replace(headers={**others, **envelope.headers})
+    return read_event({**others, **given}, payload, place, others, may_be_bare=True)

@@ -13,14 +13,14 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from retrysafe.messaging.cloudevents import (
-    DATA,
     OWN,
     STRUCTURED,
     Mode,
-    attributes,
-    is_attribute,
+    is_event,
+    other_headers,
     read_event,
     to_structured,
+    with_prefix,
 )
 from retrysafe.protocol.messages import Envelope
 from retrysafe.protocol.ordering import lane
@@ -72,30 +72,15 @@ def content_of(envelope: Envelope, mode: Mode) -> PubSubContent:
     A header of the envelope whose name no attribute of an event may have is an attribute of the message under its own
     name. Raises `ValueError` for what has no place in a message.
     """
-    others = {name: value for name, value in envelope.headers.items() if not is_attribute(name)}
+    others = other_headers(envelope)
     for name, value in others.items():
         if not _is_name(name) or not _fits(name, value):
             raise ValueError(f"a header {name!r} cannot be an attribute of a message of Pub/Sub: its name or its value")
-    told = None if mode == "structured" else _binary(envelope, others)
-    if told is not None:
+    told = with_prefix(envelope, _PREFIX)
+    fits = len(told) <= _MOST_ATTRIBUTES and all(_fits(name, value) for name, value in told.items())
+    if mode == "binary" and fits and not is_event(envelope.media_type):
         return PubSubContent(envelope.payload, told, ordering_key(envelope))
-    return PubSubContent(_structure(envelope), {_MEDIA_TYPE: STRUCTURED, **others}, ordering_key(envelope))
-
-
-def _binary(envelope: Envelope, others: Mapping[str, str]) -> dict[str, str] | None:
-    """The attributes; None for an event that does not fit."""
-    told = {f"{_PREFIX}{name}": value for name, value in attributes(envelope).items() if name not in others}
-    told[_MEDIA_TYPE] = told.pop(f"{_PREFIX}datacontenttype")
-    told.update(others)
-    if len(told) > _MOST_ATTRIBUTES or is_event(told[_MEDIA_TYPE]):
-        return None
-    return told if all(_fits(name, value) for name, value in told.items()) else None
-
-
-def _structure(envelope: Envelope) -> bytes:
-    if forged := next((name for name in envelope.headers if name in DATA), None):
-        raise ValueError(f"a header {forged!r} would be read as the payload")
-    return to_structured(envelope)
+    return PubSubContent(to_structured(envelope), {_MEDIA_TYPE: STRUCTURED, **others}, ordering_key(envelope))
 
 
 def _is_name(name: str) -> bool:
@@ -109,11 +94,6 @@ def _fits(name: str, value: str) -> bool:
         return len(name.encode()) <= _LONGEST_NAME and len(value.encode()) <= _LONGEST_VALUE
     except UnicodeEncodeError:
         return False
-
-
-def is_event(media_type: str) -> bool:
-    """Tell whether it says that the payload is an event in its JSON format."""
-    return media_type.partition(";")[0].strip().lower() == STRUCTURED
 
 
 def ordering_key(envelope: Envelope) -> str:
@@ -141,9 +121,7 @@ def envelope_from(data: bytes, told: Mapping[str, str], key: str, topic: str) ->
     media_types = [value for name, value in told.items() if name.lower() == _MEDIA_TYPE]
     if media_types:
         given["datacontenttype"] = media_types[0]
-    if "specversion" not in given and b'"specversion"' in data:
-        given.setdefault("datacontenttype", STRUCTURED)
-    envelope = read_event(given, data, topic)
+    envelope = read_event(given, data, topic, others, may_be_bare=True)
     if envelope.key is None and key:
         envelope = envelope._replace(key=key)
-    return envelope._replace(headers={**others, **envelope.headers})
+    return envelope

@@ -16,7 +16,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 
 from retrysafe.messaging.brokers.amqp_binding import envelope_from as envelope_of
 from retrysafe.messaging.brokers.amqp_binding import headers_of
-from retrysafe.messaging.cloudevents import BINDINGS, DATA, ESCAPED, OWN, STRUCTURED, Mode, is_attribute, to_structured
+from retrysafe.messaging.cloudevents import ESCAPED, STRUCTURED, Mode, is_event, other_headers, to_structured
 from retrysafe.protocol.messages import Envelope
 from retrysafe.protocol.ordering import lane, partition
 
@@ -89,10 +89,8 @@ def message_of(envelope: Envelope, mode: Mode, session: str | None) -> ServiceBu
     properties: dict[str | bytes, Any] = dict[str | bytes, Any](headers_of(envelope, "amqp").items())
     body, media_type = envelope.payload, envelope.media_type
     if mode == "structured" or is_event(media_type):
-        if forged := next((name for name in envelope.headers if name in DATA), None):
-            raise ValueError(f"a header {forged!r} would be read as the payload")
         body, media_type = to_structured(envelope), STRUCTURED
-        properties = {name: value for name, value in envelope.headers.items() if not is_attribute(name)}
+        properties = dict[str | bytes, Any](other_headers(envelope).items())
     for text in (*properties, *properties.values(), media_type, session or ""):
         str(text).encode()  # halves of characters have no place in UTF-8
     return ServiceBusMessage(
@@ -102,11 +100,6 @@ def message_of(envelope: Envelope, mode: Mode, session: str | None) -> ServiceBu
         message_id=id_of(envelope),
         session_id=session,
     )
-
-
-def is_event(media_type: str) -> bool:
-    """Tell whether it says that the body is an event in its JSON format."""
-    return media_type.partition(";")[0].strip().lower() == STRUCTURED
 
 
 def envelope_from(message: ServiceBusReceivedMessage, topic: str) -> Envelope:
@@ -121,16 +114,10 @@ def envelope_from(message: ServiceBusReceivedMessage, topic: str) -> Envelope:
     if media_type is None and not told and b'"specversion"' in body:
         media_type = STRUCTURED
     envelope = envelope_of(told, {"datacontenttype": media_type}, body, topic)
-    others = {name: _text(value) for name, value in told.items() if _is_header(name) and isinstance(value, str | bytes)}
-    envelope = envelope._replace(headers={**others, **envelope.headers})
     session = message.session_id
     if envelope.key is None and session and not session.startswith(_OURS):
         envelope = envelope._replace(key=session)
     return envelope
-
-
-def _is_header(name: str) -> bool:
-    return name not in OWN and not name.lower().startswith(BINDINGS)
 
 
 def _instant(milliseconds: int) -> datetime | int:

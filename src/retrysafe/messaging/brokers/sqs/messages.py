@@ -14,14 +14,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from retrysafe.messaging.cloudevents import (
-    DATA,
     OWN,
     STRUCTURED,
     Mode,
-    attributes,
-    is_attribute,
+    is_event,
+    other_headers,
     read_event,
     to_structured,
+    with_prefix,
 )
 from retrysafe.protocol.messages import Envelope
 from retrysafe.protocol.ordering import lane
@@ -60,22 +60,20 @@ def content_of(envelope: Envelope, mode: Mode) -> tuple[str, Attributes]:
     A header of the envelope whose name no attribute of an event may have is an attribute of the message under its own
     name. Raises `ValueError` for what has no place in a message.
     """
-    others = {name: value for name, value in envelope.headers.items() if not is_attribute(name)}
+    others = other_headers(envelope)
     for name, value in others.items():
         if not _is_name(name) or not _is_text(value):
             raise ValueError(f"a header {name!r} cannot be an attribute of a message of SQS: its name or its value")
-    if mode == "structured" or (content := _binary(envelope, others)) is None:
+    if mode == "structured" or (content := _binary(envelope)) is None:
         content = _structure(envelope, others)
     body, told = content
     return body, {name: {"DataType": "String", "StringValue": value} for name, value in told.items()}
 
 
-def _binary(envelope: Envelope, others: Mapping[str, str]) -> tuple[str, dict[str, str]] | None:
+def _binary(envelope: Envelope) -> tuple[str, dict[str, str]] | None:
     """None for what does not fit."""
-    told = {f"{_PREFIX}{name}": value for name, value in attributes(envelope).items() if name not in others}
-    told[_MEDIA_TYPE] = told.pop(f"{_PREFIX}datacontenttype")
-    told.update(others)
-    if len(told) > _MOST_ATTRIBUTES or not all(map(_is_text, told.values())) or is_event(told[_MEDIA_TYPE]):
+    told = with_prefix(envelope, _PREFIX)
+    if len(told) > _MOST_ATTRIBUTES or not all(map(_is_text, told.values())) or is_event(envelope.media_type):
         return None
     try:
         body = envelope.payload.decode()
@@ -87,8 +85,6 @@ def _binary(envelope: Envelope, others: Mapping[str, str]) -> tuple[str, dict[st
 def _structure(envelope: Envelope, others: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     if len(others) >= _MOST_ATTRIBUTES:
         raise ValueError(f"{len(others)} headers cannot be attributes of a message of SQS, which has 10 at most")
-    if forged := next((name for name in envelope.headers if name in DATA), None):
-        raise ValueError(f"a header {forged!r} would be read as the payload")
     body = to_structured(envelope).decode()
     if not _is_text(body):
         body = json.dumps(json.loads(body))
@@ -102,11 +98,6 @@ def _is_name(name: str) -> bool:
 
 def _is_text(value: str) -> bool:
     return bool(value) and not _NO_TEXT.search(value)
-
-
-def is_event(media_type: str) -> bool:
-    """Tell whether it says that the body is an event in its JSON format."""
-    return media_type.partition(";")[0].strip().lower() == STRUCTURED
 
 
 def order_of(envelope: Envelope) -> dict[str, str]:
@@ -136,11 +127,9 @@ def envelope_from(message: Mapping[str, Any], topic: str) -> Envelope:
             given["datacontenttype"] = text
         elif name not in OWN:
             others[name] = text
-    body = message.get("Body", "")
-    if "specversion" not in given and '"specversion"' in body:
-        given.setdefault("datacontenttype", STRUCTURED)
-    envelope = read_event(given, body.encode("utf-8", "surrogatepass"), topic)
+    body = message.get("Body", "").encode("utf-8", "surrogatepass")
+    envelope = read_event(given, body, topic, others, may_be_bare=True)
     group = message.get("Attributes", {}).get("MessageGroupId")
     if envelope.key is None and group not in (None, order_of(envelope)["MessageGroupId"]):
         envelope = envelope._replace(key=group)
-    return envelope._replace(headers={**others, **envelope.headers})
+    return envelope
