@@ -100,5 +100,5 @@ def _section(kind: type) -> str:
     """A consumer or publisher; what its engine does is said there."""
     engine = next((one for one in ENGINES if issubclass(kind, one) and kind is not one), None)
     if engine is None:
-        return reference(kind.__name__, kind, *(one for one in (SessionOwner,) if kind in ENGINES))
+        return reference(kind.__name__, kind, *((SessionOwner,) if issubclass(kind, SessionOwner) else ()))
     return f"{reference(kind.__name__, kind)}\nThe rest is as of [`{engine.__name__}`](#{engine.__name__.lower()}).\n"

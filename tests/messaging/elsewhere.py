@@ -8,6 +8,7 @@ in a line what came of it.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -100,6 +101,8 @@ def loops(broker: Broker) -> None:
     say("elsewhere", asyncio.run, partial(consumer.receive, 1, 5))
     for closing in (consumer, publisher):
         say("aclose", asyncio.run, closing.aclose)
+    del closing, consumer, publisher
+    gc.collect()
     say_threads()
 
 

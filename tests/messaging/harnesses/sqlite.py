@@ -39,7 +39,7 @@ class SqliteBench(Bench):
         if (session := consumer._session) is not None:
             session._renewing.cancel()
             await asyncio.wait([session._renewing])
-            session._names.clear()
+            session._name = "dead"
 
     async def clean(self) -> None:
         """It goes with its file."""

@@ -60,8 +60,8 @@ class Consumer(Protocol):
     """Receives messages from a broker, and acknowledges them or gives them back. It runs on an event loop.
 
     When the consumer ends, by a crash or by `aclose`, the broker delivers its unsettled messages again. Until then it
-    belongs to the process and the event loop that use it. Elsewhere those of this package raise `ConfigurationError`;
-    that of SQLite is another consumer in another process. After `aclose` the next `receive` begins anew.
+    belongs to the process and the event loop that use it. Elsewhere those of this package raise `ConfigurationError`.
+    After `aclose` the next `receive` begins anew.
     """
 
     @property

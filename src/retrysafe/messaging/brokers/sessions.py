@@ -40,7 +40,7 @@ class _CallUnderWay(NamedTuple):
 
 
 class SessionOwner(Generic[S]):
-    """Opens a session when it is first used, and another one after `aclose`, on any event loop and in any process.
+    """Opens a session when it is first used, and another one after `aclose`, on any event loop.
 
     Arguments:
         new_session: makes a session that is not connected yet.
@@ -51,8 +51,6 @@ class SessionOwner(Generic[S]):
 
     A consumer that was not closed has messages in hand, for which its broker would wait.
     """
-    _may_reopen_in_child: ClassVar[bool] = False
-    """True if a forked process may open another session, because it shares nothing with the parent's."""
 
     def __init__(self, new_session: Callable[[], S]) -> None:
         self._new_session = new_session
@@ -93,13 +91,13 @@ class SessionOwner(Generic[S]):
         if self._session is None or self._is_here():
             return self._session
         assert self._loop is not None
-        if self._process != runtime.pid and not self._may_reopen_in_child:
+        if self._process != runtime.pid:
             raise ConfigurationError(
                 f"This {type(self).__name__} was used in another process before a fork: its connections, and what it "
                 "has in hand, are that process's. Nothing was handed out, settled or published here. Make another one "
                 "in the process that uses it, after the fork."
             )
-        if self._process != runtime.pid or (self._ends_with_loop and self._loop.is_closed()):
+        if self._ends_with_loop and self._loop.is_closed():
             return None
         raise ConfigurationError(
             f"This {type(self).__name__} was used on another event loop, to which its connections, and what it has in "

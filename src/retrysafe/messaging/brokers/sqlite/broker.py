@@ -23,7 +23,6 @@ from retrysafe import runtime
 from retrysafe.backends.sql.drivers.sqlite_connection import Connection, open_connection
 from retrysafe.backends.sql.drivers.sqlite_pool import Borrowed, SqlitePool
 from retrysafe.cancellation import CLOSING, WorkerThread
-from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.sessions import SessionOwner
 from retrysafe.messaging.cloudevents import attributes, envelope_of
 from retrysafe.messaging.relay.poll_schedule import Polls
@@ -71,11 +70,6 @@ ORDER BY d.id LIMIT :most
 """Selects the messages to hand out: none behind a waiting one of its lane, or in another consumer's lane."""
 _SETTLED = "DELETE FROM deliveries WHERE id = ?"
 _RETURNED = "UPDATE deliveries SET not_before = ?, holder = NULL, giver = ? WHERE id = ? AND holder = ?"
-_INHERITED = """
-UPDATE deliveries SET holder = nullif(holder, :name), giver = iif(giver = :name, :me, giver)
-WHERE queue = :queue AND :name IN (holder, giver)
-"""
-"""Takes over the messages held under an earlier name: held ones come again, and returned ones wait for the new name."""
 
 
 class _File:
@@ -193,12 +187,9 @@ class SqliteConsumer(SessionOwner["_SqliteSession"]):
             time.
     """
 
-    _ends_with_loop = _may_reopen_in_child = True
-
     def __init__(self, path: str | os.PathLike[str], queue: str, *, hold: Duration = "30s") -> None:
-        file, thread, names = _File(path), WorkerThread("retrysafe-sqlite-consumer"), list[str]()
-        held_for = seconds_of(hold, "hold")
-        super().__init__(lambda: _SqliteSession(file, thread, names, queue, held_for))
+        file, held_for = _File(path), seconds_of(hold, "hold")
+        super().__init__(lambda: _SqliteSession(file, queue, held_for))
 
     @property
     def redelivery_window(self) -> float | None:
@@ -212,8 +203,8 @@ class SqliteConsumer(SessionOwner["_SqliteSession"]):
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> None:
         """Remove them; what cannot be removed now is removed before more is taken."""
-        if self._session is not None:
-            await (await self._enter()).ack(deliveries)
+        if (session := self._session_here()) is not None:
+            await session.ack(deliveries)
 
     async def give_back(self, delivery: Delivery, delay: float, /) -> None:
         """Let it, and with it its lane, wait while this consumer is there; unless another one has it by now.
@@ -221,36 +212,23 @@ class SqliteConsumer(SessionOwner["_SqliteSession"]):
         What cannot be given back now, which raises `sqlite3.OperationalError`, is given back before more is taken, and
         before this consumer gives its next sign of life.
         """
-        if self._session is not None:
-            await (await self._enter()).give_back(delivery, delay)
+        if (session := self._session_here()) is not None:
+            await session.give_back(delivery, delay)
 
     async def lag(self) -> Mapping[str, int]:
         """Count the unsettled messages of the queue."""
-        if self._session is None:
+        if (session := self._session_here()) is None:
             return {}
-        session = await self._enter()
         return await self._until_closed(session.lag(), dict[str, int])
-
-    async def aclose(self) -> None:
-        """Give everything back, and close the file."""
-        if self._session is not None:
-            with suppress(ConfigurationError):  # it is another event loop's
-                await self._enter()
-        await super().aclose()
 
 
 class _SqliteSession:
-    """A consumer on one event loop, under a name of its own: messages handed out on a closed loop come again.
+    """A consumer from one opening to the next, under a name of its own."""
 
-    Arguments:
-        names: of the sessions that were not closed, with what they held. The last one is that of this session.
-    """
-
-    def __init__(self, file: _File, thread: WorkerThread, names: list[str], queue: str, hold: float) -> None:
-        self._file, self._thread, self._queue, self._hold = file, thread, queue, hold
+    def __init__(self, file: _File, queue: str, hold: float) -> None:
+        self._file, self._queue, self._hold = file, queue, hold
+        self._thread = WorkerThread("retrysafe-sqlite-consumer")
         self._name = f"{runtime.pid} {secrets.token_hex(4)}"
-        self._names = names
-        names[:] = [*filter(_is_of_this_process, names), self._name]
         self._owed: set[tuple[int]] = set()
         self._returned: list[tuple[float, str, int, str]] = []
         """Messages to give back. Those of a lane are, at once: else what comes behind them could be taken before."""
@@ -264,7 +242,6 @@ class _SqliteSession:
                 returned = self._returned[:]
                 found, cancelled = await self._do(lambda file: self._take(file, limit, returned))  # noqa: B023
                 del self._returned[: len(returned)]
-                self._names[:] = [self._name]
             if cancelled is not None:  # no caller would settle them
                 self._returned += [(0.0, self._name, *delivery.tag) for delivery in found]
                 with suppress(sqlite3.OperationalError):
@@ -277,15 +254,13 @@ class _SqliteSession:
             await asyncio.sleep(min(rest, left))
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> None:
-        self._owed |= {delivery.tag[:1] for delivery in deliveries if _is_of_this_process(delivery.tag[1])}
+        self._owed |= {delivery.tag[:1] for delivery in deliveries}
         owed = list(self._owed)
         with suppress(sqlite3.OperationalError):
             await self._change(_SETTLED, owed)
             self._owed.difference_update(owed)
 
     async def give_back(self, delivery: Delivery, delay: float, /) -> None:
-        if not _is_of_this_process(delivery.tag[1]):
-            return
         self._returned.append((time.time() + delay, self._name, *delivery.tag))
         await self._return()
 
@@ -310,16 +285,15 @@ class _SqliteSession:
             await asyncio.wait([self._renewing])
         finally:
             try:
-                await self._thread.run(partial(self._leave, self._names[:]))
+                await self._thread.run(self._leave)
             finally:
-                self._names.clear()
                 self._thread.end()
 
-    def _leave(self, names: Iterable[str]) -> None:
+    def _leave(self) -> None:
         sql = "UPDATE deliveries SET holder = NULL, not_before = 0 WHERE queue = ? AND ? IN (holder, giver)"
         try:
             with suppress(sqlite3.Error), self._file.transaction(time.monotonic() + CLOSING) as file:
-                file.executemany(sql, [(self._queue, name) for name in names]).close()
+                file.execute(sql, (self._queue, self._name)).close()
         finally:
             self._file.close()
 
@@ -328,8 +302,6 @@ class _SqliteSession:
     ) -> list[Delivery]:
         file.executemany(_SETTLED, list(self._owed)).close()
         file.executemany(_RETURNED, returned).close()
-        earlier = [{"queue": self._queue, "name": name, "me": self._name} for name in self._names[:-1]]
-        file.executemany(_INHERITED, earlier).close()
         now = time.time()
         given = {"queue": self._queue, "now": now, "me": self._name, "most": most}
         rows = file.execute(_TAKEN, given).fetchall()
@@ -371,8 +343,3 @@ class _SqliteSession:
                 return work(file)
 
         return await self._thread.run_to_completion(do)
-
-
-def _is_of_this_process(name: str) -> bool:
-    """Tell whether a session of this process has the name, and not one of the process that this was forked from."""
-    return name.startswith(f"{runtime.pid} ")
