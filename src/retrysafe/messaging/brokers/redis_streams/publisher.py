@@ -64,7 +64,7 @@ def stream_of(prefix: str, partition: str) -> str:
 
 
 class _Commands:
-    """The commands that add messages. Pure."""
+    """The commands that add messages."""
 
     def __init__(self, prefix: str, partitions: int | None, remember: Duration, length: int | None) -> None:
         partitions_of("", partitions)  # refuses a wrong number
@@ -72,8 +72,8 @@ class _Commands:
         self._place = ("*",) if length is None else ("MAXLEN", "~", str(length), "*")
         self._remembered = round(seconds_of(remember, "remember") * 1000)
 
-    def calls(self, envelopes: Sequence[Envelope]) -> list[_Call]:
-        """The calls of the script, each for messages of one stream, in their order."""
+    def fill(self, pipeline: Any, envelopes: Sequence[Envelope]) -> list[_Call]:
+        """Add the calls of the script, each for messages of one stream, in their order; return them."""
         found: list[_Call] = []
         filling: dict[str, _Call] = {}
         for place, envelope in enumerate(envelopes):
@@ -83,11 +83,10 @@ class _Commands:
                 call = filling[stream] = _Call(stream, self._place)
                 found.append(call)
             call.add(place, envelope)
+        for call in found:  # all keys are in the slot of the stream
+            keys = call.stream, *call.marks
+            pipeline.eval(_SCRIPT, len(keys), *keys, self._remembered, _json(call.entries), *call.payloads)
         return found
-
-    def arguments(self, call: _Call) -> tuple[Any, ...]:
-        """Keys and arguments of the script; all keys are in the slot of the stream."""
-        return 1 + len(call.marks), call.stream, *call.marks, self._remembered, _json(call.entries), *call.payloads
 
 
 class _Call:
@@ -132,10 +131,12 @@ _MISPLACED = ("WRONGTYPE", "NOPERM", "MOVED", "ASK")
 """First words of errors of one stream: its key has another type, or writing to it is not permitted."""
 
 
-def _one(answer: Any) -> PublishResult:
+def _one(answer: Any, *, is_away: bool = False) -> PublishResult:
     if isinstance(answer, int):
         return ACKED if answer == 1 else _DUPLICATE
     said = answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
+    if is_away:
+        return PublishResult(PublishStatus.UNAVAILABLE, said)
     if isinstance(answer, _LOST) and not isinstance(answer, _UNABLE_ERRORS):
         return PublishResult(PublishStatus.UNKNOWN, said)
     word = said.lstrip("-")
@@ -175,15 +176,12 @@ class RedisStreamsPublisher:
     def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Publish the messages in one round trip."""
         pipeline = self._client.pipeline(transaction=False)
-        calls = self._commands.calls(envelopes)
-        for call in calls:
-            pipeline.eval(_SCRIPT, *self._commands.arguments(call))
+        calls = self._commands.fill(pipeline, envelopes)
         try:
             return _results_of(calls, pipeline.execute(raise_on_error=False))
         except redis.RedisError as error:
-            if isinstance(error, _LOST) and not self._is_there():
-                return [PublishResult(PublishStatus.UNAVAILABLE, str(error))] * len(envelopes)
-            return [_one(error)] * len(envelopes)
+            is_away = isinstance(error, _LOST) and not self._is_there()
+            return [_one(error, is_away=is_away)] * len(envelopes)
 
     def _is_there(self) -> bool:
         """Tell whether the server answers: then only the connection was lost."""
@@ -221,15 +219,12 @@ class _RedisPublishing:
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         pipeline = self._client.pipeline(transaction=False)
-        calls = self._commands.calls(envelopes)
-        for call in calls:
-            pipeline.eval(_SCRIPT, *self._commands.arguments(call))
+        calls = self._commands.fill(pipeline, envelopes)
         try:
             return _results_of(calls, await pipeline.execute(raise_on_error=False))
         except redis.RedisError as error:
-            if isinstance(error, _LOST) and not await self._is_there():
-                return [PublishResult(PublishStatus.UNAVAILABLE, str(error))] * len(envelopes)
-            return [_one(error)] * len(envelopes)
+            is_away = isinstance(error, _LOST) and not await self._is_there()
+            return [_one(error, is_away=is_away)] * len(envelopes)
 
     async def _is_there(self) -> bool:
         try:
