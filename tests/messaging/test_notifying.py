@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -26,12 +25,9 @@ from retrysafe.messaging.relay import listener
 from retrysafe.messaging.relay.listener import refuse_pooler
 from retrysafe.messaging.relay.poll_schedule import Polls
 from retrysafe.messaging.relay.relay import Relay
-from retrysafe.stop_signal import StopSignal
 from tests.faults.helpers import DEADLINE, ROOT, auntil, environment, until
-from tests.loops import InterruptedLoop
 from tests.messaging.roads import Road
 from tests.messaging.test_operating import TABLES, Place
-from tests.tables import each_row
 
 NEVER = Polls(longest=86400.0, idle=60)
 """Of a relay that has looked in vain for so long that it would not look again today."""
@@ -211,10 +207,9 @@ def _written_in_silence(place: Place) -> list[str]:
 
 @pytest.mark.slow
 def test_a_child_that_lives_on_does_not_keep_a_relay_that_listens(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place,
 ) -> None:
-    """It has both ends of what wakes the listener; and when it leaves the block too, its parent goes on listening."""
-    monkeypatch.setattr(listener, "LOOK", None)
+    """It has both ends of what wakes the listener."""
     relay = place.relay(MemoryPublisher(), listen=place.url)
     reading, writing = os.pipe()
     relay.__enter__()
@@ -232,52 +227,6 @@ def test_a_child_that_lives_on_does_not_keep_a_relay_that_listens(
     os.close(reading)
     leaving.join()
     assert not was_kept
-
-
-@pytest.mark.slow
-def test_a_child_that_hangs_up_leaves_its_parent_listening(place: Place) -> None:
-    bell = StopSignal()
-    made = listener.Listening(place.url, bell)
-    assert bell.wait(DEADLINE)
-    if (child := os.fork()) == 0:
-        made.close()
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    place.sql("NOTIFY retrysafe_outbox")
-    assert bell.wait(DEADLINE)
-    assert select.select([made._end], [], [], 0)[0] == [], "the listener is told for ever that it is to end"
-    made.close()
-
-
-@each_row("given_up", [False, True], ids=["kept", "given up"])
-def test_an_event_loop_that_is_closed_over_a_relay_leaves_no_listener(
-    place: Place, monkeypatch: pytest.MonkeyPatch, given_up: bool
-) -> None:
-    """Each left a thread and a session: the coroutine that hangs up may never be given up, or cannot await any more."""
-    if given_up:
-        monkeypatch.setattr(listener, "LOOK", None)
-    listening = asyncio.Event()
-
-    async def work() -> None:
-        bell = StopSignal(asyncio.get_running_loop())
-        async with listener.alistening(place.url, bell):
-            assert await bell.await_for(DEADLINE)
-            listening.set()
-            await asyncio.Event().wait()
-
-    def listeners() -> list[Any]:
-        threads = [one for one in threading.enumerate() if one.name == "retrysafe-listen"]
-        mine = "datname = current_database() AND query LIKE 'LISTEN retrysafe_outbox%'"
-        return threads + place.sql(f"SELECT pid FROM pg_stat_activity WHERE {mine}")
-
-    with InterruptedLoop() as loop:
-        loop.begin(work())
-        loop.run(listening.wait())
-        assert len(listeners()) == 2
-        loop.close()
-        if not given_up:
-            until(lambda: not listeners())
-    until(lambda: not listeners())
 
 
 def test_only_postgresql_notifies_and_is_listened_to(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from retrysafe import lazy, runtime
+from retrysafe import lazy
 from retrysafe.backends.spec import library
 from retrysafe.backends.sql.drivers.base import is_direct, question
 from retrysafe.backends.sql.drivers.deadline import timely
@@ -31,56 +31,38 @@ CONNECT = 10
 """Seconds that making a connection may take."""
 ANSWER = 5.0
 """Seconds that the server may take to listen; who hangs up waits no longer for one that is silent."""
-LOOK = 1.0
-"""Seconds after which a listener that hears nothing looks whether its event loop was closed."""
 
 
 class Listening:
-    """Nudges ``stop`` for every notification, and when it has connected again. Needs psycopg, for async code too.
-
-    It hangs up by itself when the event loop of the run was closed over it: then no other code may do so.
-    """
+    """Nudges ``stop`` for every notification, and when it has connected again. Needs psycopg, for async code too."""
 
     def __init__(self, url: str, stop: StopSignal) -> None:
         self._url, self._stop = url, stop
         self._closed = threading.Event()
-        self._process = runtime.pid
         self._end, self._other_end = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="retrysafe-listen", daemon=True)
         self._thread.start()
 
     def hang_up(self) -> None:
         """Let the thread end, without waiting for that."""
-        if self._process == runtime.pid:
-            with suppress(OSError):  # the thread has ended, and closed it
-                self._other_end.shutdown(socket.SHUT_RDWR)
-        self._other_end.close()
+        self._other_end.send(b".")
         self._closed.set()
 
-    def close(self) -> None:
-        """Hang up, and wait for the thread's end; a child that was forked meanwhile has no thread, but both ends."""
-        self.hang_up()
+    def join(self) -> None:
+        """Wait for the thread's end."""
         self._thread.join()
-        self._end.close()
-
-    @property
-    def _goes_on(self) -> bool:
-        return not (self._closed.is_set() or not self._stop.is_current())
 
     def _run(self) -> None:
         failures = 0
         with self._end, self._other_end:
-            while self._goes_on:
+            while not self._closed.is_set():
                 try:
-                    with self._connect() as connection:
+                    with _connect(self._url) as connection:
                         failures = 0
                         self._hear(connection)
                 except Exception:  # noqa: BLE001 - whatever befalls it: relays look by themselves meanwhile
                     self._closed.wait(RECOVERY.delay(failures, random.random()))
                     failures += 1
-
-    def _connect(self) -> Any:
-        return _connect(self._url)
 
     def _hear(self, connection: Any) -> None:
         with timely(connection, ANSWER):
@@ -89,8 +71,8 @@ class Listening:
         with selectors.DefaultSelector() as waiting:
             waiting.register(connection.fileno(), selectors.EVENT_READ)
             waiting.register(self._end, selectors.EVENT_READ)
-            while self._goes_on:
-                waiting.select(LOOK)
+            while not self._closed.is_set():
+                waiting.select()
                 connection.pgconn.consume_input()
                 while connection.pgconn.notifies() is not None:
                     self._stop.nudge()
@@ -142,16 +124,13 @@ def listening(url: str | None, stop: StopSignal) -> Iterator[None]:
     try:
         yield
     finally:
-        made.close()
+        made.hang_up()
+        made.join()
 
 
 @asynccontextmanager
 async def alistening(url: str | None, stop: StopSignal) -> AsyncIterator[None]:
-    """`listening` for async code.
-
-    A block that an error ends does not wait for the thread's end: when an event loop was closed over it, nothing can be
-    awaited in it any more.
-    """
+    """`listening` for async code; a block that an error ends does not wait for the thread's end."""
     if url is None:
         yield
         return
@@ -160,4 +139,4 @@ async def alistening(url: str | None, stop: StopSignal) -> AsyncIterator[None]:
         yield
     finally:
         made.hang_up()
-    await asyncio.to_thread(made.close)
+    await asyncio.to_thread(made.join)
