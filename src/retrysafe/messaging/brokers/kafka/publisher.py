@@ -16,7 +16,7 @@ from retrysafe.messaging.cloudevents import Mode, require_mode
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.records import Duration
-from retrysafe.runtime import new_lock
+from retrysafe.runtime import PerProcess
 
 _ACKED = PublishResult(PublishStatus.ACKED)
 _NO_TOPIC = PublishResult(PublishStatus.STALLED, f"the brokers have no such topic: declare it:  {declaring()}")
@@ -89,9 +89,8 @@ class _Publishing:
         self._mode: Mode = mode
         self._timeout = seconds_of(delivery_timeout, "delivery_timeout")
         ours = {**_OURS, "message.timeout.ms": round(self._timeout * 1000)}
-        self._properties = properties_of(url, ours, {**_DEFAULTS, **(properties or {})})
-        self._sender: RecordSender | None = None
-        self._opening = new_lock()
+        settings = properties_of(url, ours, {**_DEFAULTS, **(properties or {})})
+        self._sender = PerProcess(lambda: RecordSender(settings, self._timeout))
 
     def destination(self, envelope: Envelope, /) -> str:
         """The topic that takes a message."""
@@ -105,29 +104,20 @@ class _Publishing:
                 records[at] = record_of(envelope, self._mode, self._prefix)
             except ValueError as error:
                 said[at] = PublishResult(PublishStatus.REJECTED, f"{type(error).__name__}: {error}")
-        sender = self._open()
+        sender = self._sender()
         reports = dict(zip(records, (yield sender.send([*records.values()])), strict=True)) if records else {}
         for at, report in reports.items():
             alone = report
             if len(records) > 1 and report is not None and report.code() in _REFUSED:
                 (alone,) = yield sender.send([records[at]])
             said[at] = _result_of(alone, sender)
-        if sender.failure:
-            self._close(sender)
+        if sender.failure and self._sender() is sender:
+            self._close()
         return [said[at] for at in range(len(envelopes))]
 
-    def _open(self) -> RecordSender:
-        with self._opening:
-            if self._sender is None or not self._sender.is_ours:
-                self._sender = RecordSender(self._properties, self._timeout)
-            return self._sender
-
-    def _close(self, sender: RecordSender | None) -> None:
-        with self._opening:
-            if sender is None or self._sender is not sender:
-                return
-            self._sender = None
-        sender.close()
+    def _close(self) -> None:
+        if (sender := self._sender.pop()) is not None:
+            sender.close()
 
 
 class KafkaPublisher(_Publishing):
@@ -164,7 +154,7 @@ class KafkaPublisher(_Publishing):
 
     def close(self) -> None:
         """Hang up."""
-        self._close(self._sender)
+        self._close()
 
 
 class AsyncKafkaPublisher(_Publishing):
@@ -183,7 +173,7 @@ class AsyncKafkaPublisher(_Publishing):
 
     async def aclose(self) -> None:
         """Hang up."""
-        await asyncio.to_thread(self._close, self._sender)
+        await asyncio.to_thread(self._close)
 
 
 def _result_of(error: KafkaError | None, sender: RecordSender) -> PublishResult:

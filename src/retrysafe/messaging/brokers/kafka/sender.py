@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from retrysafe import runtime
 from retrysafe.messaging.brokers.kafka.messages import KafkaRecord
 from retrysafe.messaging.brokers.kafka.properties import LOG
 
@@ -65,7 +64,7 @@ class Wave:
 
 
 class RecordSender:
-    """Sends records. Threads may share it; it does not outlive a fork: see `is_ours`.
+    """Sends records. Threads may share it; a forked process makes its own.
 
     Arguments:
         properties: of the producer.
@@ -85,7 +84,6 @@ class RecordSender:
         self._waves: set[Wave] = set()
         self._turn = threading.RLock()
         self._closing = False
-        self._process = runtime.pid
         self._thread = threading.Thread(target=self._serve, name="retrysafe-kafka-publisher", daemon=True)
         self._thread.start()
 
@@ -103,15 +101,8 @@ class RecordSender:
             self._produce()
         return wave.reports
 
-    @property
-    def is_ours(self) -> bool:
-        """True if it was made by this process: a child has none of its parent's threads, and would wait for ever."""
-        return self._process == runtime.pid
-
     def close(self) -> None:
         """Give up what is under way, and hang up."""
-        if not self.is_ours:
-            return
         with self._turn:
             self._closing = True
             self._producer.purge(in_queue=True, in_flight=True)
