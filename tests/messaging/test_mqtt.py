@@ -20,9 +20,9 @@ from paho.mqtt.reasoncodes import ReasonCode
 from retrysafe import ConfigurationError
 from retrysafe.messaging.brokers.mqtt import MqttConsumer, MqttPublisher, declare
 from retrysafe.messaging.brokers.mqtt.connecting import ConnectionEnded, MqttLink, address_of, properties
+from retrysafe.messaging.brokers.mqtt.consumer import SessionMissing
 from retrysafe.messaging.brokers.mqtt.messages import Packet, content_of, envelope_from, topic_of
 from retrysafe.messaging.brokers.mqtt.results import result_of, result_of_end
-from retrysafe.messaging.brokers.mqtt.sessions import SessionMissing
 from retrysafe.messaging.cloudevents import Mode
 from retrysafe.protocol.messages import Delivery, Envelope, PublishStatus
 from tests.conftest import require

@@ -26,9 +26,9 @@ from retrysafe.messaging.brokers.mqtt.connecting import (
 )
 from retrysafe.messaging.brokers.mqtt.messages import Packet, envelope_from
 from retrysafe.messaging.brokers.mqtt.owners import Owners
-from retrysafe.messaging.brokers.mqtt.sessions import Session, resume
-from retrysafe.messaging.brokers.mqtt.topology import expiry_of, sessions_of
+from retrysafe.messaging.brokers.mqtt.topology import Session, expiry_of, sessions_of
 from retrysafe.messaging.brokers.single_flight import SingleFlight
+from retrysafe.messaging.brokers.spec import declaring
 from retrysafe.protocol.backoff import Backoff
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Delivery
@@ -38,6 +38,10 @@ _AGAIN = Backoff(base=0.1, cap=5.0)
 """The pauses before it reconnects, when connections fail or end as soon as they are there."""
 _LASTING = 5.0
 """Seconds after which a connection has not ended at once."""
+
+
+class SessionMissing(OSError):
+    """The broker has no such session: it was never declared, or it expired, with all that it had."""
 
 
 class PacketTag(NamedTuple):
@@ -180,14 +184,20 @@ class _MqttSessions(ConsumerSession):
             if owners.is_free(session.name) and await owners.take(session.name):
                 break
             await owners.until_changed(self._lease / 3)
-        connection = await resume(
-            session,
+        connection = await MqttLink.open(
             self._address,
+            client_id=session.name,
             keep=self._keep,
             patience=self._timeout,
             receive=self._prefetch,
             received=partial(self._put, session),
         )
+        if not connection.session_present:  # made anew, and given up at once: publishers are told of no subscriber
+            await connection.close(self._timeout, keep=0)
+            raise SessionMissing(
+                f"The broker has no session {session.name!r}: it expired, with what it had, or was never declared. "
+                f"Declare it:  {declaring(group='GROUP')}"
+            )
         self._open[session.name] = connection
         return connection
 

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.mqtt.connecting import FOR_EVER, MqttLink, Server, address_of
+from retrysafe.messaging.brokers.mqtt.messages import topic_of
 from retrysafe.messaging.brokers.mqtt.owners import Owners
-from retrysafe.messaging.brokers.mqtt.sessions import Session, session_of
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.ordering import partitions_of
 from retrysafe.protocol.records import Duration
+
+
+class Session(NamedTuple):
+    """The session of a group: the broker keeps in it what a topic gets. One consumer uses it at a time.
+
+    name: its client id.
+    topic: what it subscribes to.
+    place: the topic or partition, as publishers name it.
+    """
+
+    name: str
+    topic: str
+    place: str
 
 
 async def declare(
@@ -63,11 +77,11 @@ async def _make(session: Session, address: Server, keep: int, patience: float) -
 def sessions_of(topics: str | Iterable[str], *, group: str, prefix: str, partitions: int | None) -> list[Session]:
     """The sessions of a group. Raises `ConfigurationError` for names that MQTT does not take, and for no topic."""
     names = [topics] if isinstance(topics, str) else list(topics)
-    if not names:
-        raise ConfigurationError("topics= must not be empty.")
+    if not names or not group:
+        raise ConfigurationError("topics= and group= must not be empty.")
     try:
-        places = [place for topic in names for place in partitions_of(topic, partitions)]
-        return [session_of(prefix, place, group) for place in places]
+        places = {place: topic_of(prefix, place) for topic in names for place in partitions_of(topic, partitions)}
+        return [Session(topic_of("", f"{group}:{topic}"), topic, place) for place, topic in places.items()]
     except ValueError as error:
         raise ConfigurationError(f"topics=, group= or prefix=: {error}.") from error
 
