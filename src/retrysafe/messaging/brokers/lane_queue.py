@@ -105,7 +105,6 @@ class LaneQueue:
         return bool(lanes) and not self.out(partition) and all(self._resting.get(one, until) > until for one in lanes)
 
     def count(self, partition: str) -> int:
-        """Count the unsettled messages of a partition."""
         return self._held[partition]
 
     def load(self, partition: str) -> int:
@@ -125,7 +124,6 @@ class LaneQueue:
         ]
 
     def count_bytes(self, partition: str) -> int:
-        """Count the bytes of their payloads and headers."""
         return self._bytes[partition]
 
     def out(self, partition: str) -> int:
@@ -141,7 +139,6 @@ class LaneQueue:
         del self._bytes[partition]
 
     def clear(self) -> None:
-        """Drop everything."""
         self._waiting, self._out, self._tags = [], {}, set()
         self._held, self._bytes = Counter(), Counter()
 

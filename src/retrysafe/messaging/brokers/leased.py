@@ -50,7 +50,6 @@ class LeasedSession(ConsumerSession):
         self._receipts: dict[str, Receipts] = {}
 
     async def open(self) -> None:
-        """Look up the queues, and begin to poll them."""
         for queue in self._queues:
             self._terms[queue] = await self._look_up(queue)
             self._receipts[queue] = Receipts(self._terms[queue].lease)
@@ -152,5 +151,4 @@ class LeasedSession(ConsumerSession):
         raise NotImplementedError
 
     async def _hang_up(self) -> None:
-        """Close the connection."""
         raise NotImplementedError

@@ -16,7 +16,6 @@ class Outstanding:
         return len(self._unsettled)
 
     def arrive(self, number: int) -> None:
-        """A delivery has come."""
         self._unsettled.add(number)
         self._arrived += 1
         self._highest = max(self._highest, number)

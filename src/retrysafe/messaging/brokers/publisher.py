@@ -25,8 +25,6 @@ _CUT_OFF = PublishResult(
 
 
 class ClosablePublisher(ClosableSession, Protocol):
-    """A session that publishes."""
-
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Publish messages of different lanes; return the result of each, in the same order."""
         ...
@@ -63,10 +61,7 @@ class BatchLimits(NamedTuple):
 
 
 class PublisherSession:
-    """Publishes by destinations."""
-
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
-        """Publish messages of different lanes; return the result of each, in the same order."""
         results: dict[int, PublishResult] = {}
         entries: dict[Hashable, list[PublishEntry]] = {}
         for place, envelope in enumerate(envelopes):
@@ -89,8 +84,6 @@ class PublisherSession:
 
 
 class BatchSession(PublisherSession):
-    """Publishes to each destination in batches."""
-
     _errors: ClassVar[tuple[type[Exception], ...]]
     """The errors of its calls."""
 

@@ -26,7 +26,6 @@ class Receipts:
         self._since[handle] = asked
 
     def settle(self, handle: str) -> None:
-        """It is done with."""
         self._since.pop(handle, None)
 
     def due(self, now: float) -> list[str]:
@@ -43,7 +42,6 @@ class Receipts:
         return any(now >= since + self._lease for since in self._since.values())
 
     def clear(self) -> list[str]:
-        """Forget all of them."""
         handles = list(self._since)
         self._since.clear()
         return handles

@@ -23,9 +23,7 @@ T = TypeVar("T")
 class ClosableSession(Protocol):
     """An opened session."""
 
-    async def close(self) -> None:
-        """Hang up."""
-        ...
+    async def close(self) -> None: ...
 
 
 S = TypeVar("S", bound=ClosableSession)
@@ -146,7 +144,6 @@ class SessionOwner(Generic[S]):
         return self._process == runtime.pid and self._loop is asyncio.get_running_loop()
 
     def _closing_here(self) -> asyncio.Task[None] | None:
-        """Return the close in progress here, if any."""
         return self._closing if self._closing is not None and self._is_here() and not self._closing.done() else None
 
 

@@ -51,7 +51,6 @@ class BrokerSpec(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
         return self.package.rpartition(".")[2]
 
     @property

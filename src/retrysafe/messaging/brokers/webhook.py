@@ -149,8 +149,6 @@ class _Begun(NamedTuple, Generic[A]):
 
 
 class _Attempts(NamedTuple):
-    """The attempts of a process, and the threads that make them."""
-
     desk: _DeliveryPool[Future[Delivery]]
     threads: ThreadPoolExecutor
 
@@ -268,7 +266,6 @@ class _WebhookPublishing:
         self._sender, self._desk = sender, desk
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
-        """Send the messages concurrently."""
         begun = self._desk.begin(envelopes, self._start)
         if begun.attempts:
             await asyncio.wait(begun.attempts, timeout=self._desk.patience)

@@ -191,7 +191,6 @@ class InboxAttempt:
         return self._setting.entry.open(key, operation=self._setting.consumer, fingerprint=print_, codec=CODEC)
 
     def work(self, claim: Claim) -> None:
-        """Let a plain function handle the message."""
         if self._gives_up(claim):
             return
         if self._setting.function.is_async:

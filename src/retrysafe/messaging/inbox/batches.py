@@ -37,8 +37,6 @@ class _NotTogether(Exception):
 
 
 class _Batch(NamedTuple):
-    """Messages that are tried together, by their places."""
-
     places: list[int]
     attempts: list[InboxAttempt]
 
@@ -197,7 +195,6 @@ class _Progress:
             yield fresh
 
     def results(self) -> list[HandleResult]:
-        """Return the results of a committed batch."""
         fresh = (self._of(attempt) is Decision.MINE for attempt in self._batch.attempts)
         return [HandleResult(MessageOutcome.HANDLED if one else MessageOutcome.DUPLICATE) for one in fresh]
 

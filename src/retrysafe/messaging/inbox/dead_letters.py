@@ -51,7 +51,6 @@ class Letters:
         self.inbox = SqlInbox(backend.store)
 
     def run(self, program: Program[R]) -> R:
-        """Drive a program on the inbox's own tables."""
         return self.backend.run(program)
 
     async def arun(self, program: Program[R]) -> R:
@@ -78,12 +77,10 @@ class _Round:
         """Lanes in which a letter has to come again: nothing overtakes it."""
 
     def page(self, limit: int = _PAGE) -> Ask[list[InboxLetter]]:
-        """The next letters, in the order of their turns."""
         of = self._setting.entry.name, self._setting.consumer
         return self._letters.inbox.list_marked(*of, after=self._after, limit=limit)
 
     def select(self, page: Sequence[InboxLetter]) -> Iterator[InboxLetter]:
-        """Those of a page that are to be handled now."""
         for letter in page:
             if self.is_over:
                 return

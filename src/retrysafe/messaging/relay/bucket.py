@@ -161,7 +161,6 @@ class Totals:
 
     @property
     def delayed(self) -> int:
-        """The number of messages that wait for another attempt."""
         return len(self._waiting)
 
     def include(self, other: Totals) -> None:
@@ -171,7 +170,6 @@ class Totals:
         self._waiting |= other._waiting
 
     def add(self, verdict: PublishOutcome) -> None:
-        """Count a wave."""
         self.verdicts.append(verdict)
         self.away = self.away or "".join(verdict.away[:1])
         self.left += len(verdict.gone)

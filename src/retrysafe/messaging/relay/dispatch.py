@@ -43,8 +43,6 @@ _Name: TypeAlias = "tuple[int, str, str]"
 
 
 class PublishCall(NamedTuple):
-    """Messages of one destination that are published together."""
-
     to: Destination
     wave: list[Queued]
 
@@ -63,11 +61,9 @@ class Destination:
         self.error = ""
 
     def admits(self, now: float) -> bool:
-        """Tell whether a message may be published."""
         return not self.overdue and self.breaker.admits(now)
 
     def is_shut(self, now: float) -> bool:
-        """Tell whether no message may be published."""
         return bool(self.overdue) or self.breaker.is_shut(now)
 
 
@@ -110,7 +106,6 @@ class Dispatch:
         return tuple(sorted(topics)[:MOST_SHUT])
 
     def destination(self, envelope: Envelope) -> str:
-        """The name of the destination of a message."""
         if self._route is None:
             return envelope.topic
         try:

@@ -28,8 +28,6 @@ LOST = "Another relay holds the bucket. What was published is published again, u
 
 
 class BucketLeases:
-    """The leases of one relay."""
-
     def __init__(self, backend: Backend, seconds: float) -> None:
         self.backend = backend
         self._clocks = Clocks(round(seconds * 1e6), KEPT, KEPT)
@@ -42,8 +40,6 @@ class BucketLeases:
 
 
 class BucketLease:
-    """The lease of one bucket for one batch."""
-
     def __init__(
         self, leases: BucketLeases, number: int, heartbeat_of: Callable[[Backend], ThreadHeartbeat | LoopHeartbeat]
     ) -> None:
@@ -59,7 +55,6 @@ class BucketLease:
         self._heartbeat.add(self._lease)
 
     def end(self) -> None:
-        """Renew it no more."""
         self._heartbeat.drop(self._lease)
 
     def ensure_held(self) -> None:

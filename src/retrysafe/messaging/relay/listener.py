@@ -49,7 +49,6 @@ class Listening:
         self._closed.set()
 
     def join(self) -> None:
-        """Wait for the thread's end."""
         self._thread.join()
 
     def _run(self) -> None:

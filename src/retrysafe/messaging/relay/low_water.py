@@ -26,8 +26,6 @@ SHARE = 20.0
 
 
 class LowWater:
-    """The mark of one relay."""
-
     def __init__(self, outbox: OutboxStore, clock: Callable[[], float] = time.monotonic) -> None:
         self._outbox, self._clock = outbox, clock
         self.mark = self._oldest = self._begun = self._highest = 0
@@ -59,7 +57,6 @@ class LowWater:
             self.reset()  # numbers have begun anew, as when the table was emptied
 
     def record(self, queue: Sequence[Queued]) -> None:
-        """These were read."""
         self._highest = max([self._highest, *[queued.id for queued in queue]])
 
     def reset(self) -> bool:

@@ -22,14 +22,11 @@ NAME = "retrysafe.outbox"
 
 
 class Reporter:
-    """Tells observers."""
-
     def __init__(self, observers: Observers) -> None:
         self._observers = observers
         self._holders: list[str] = []
 
     def report_created(self, envelopes: Iterable[Envelope]) -> None:
-        """Messages were written into an outbox."""
         for envelope in envelopes:
             fields = {"message_id": envelope.id, "event_type": envelope.type, "aggregate_id": envelope.key or ""}
             self._emit("message_created", envelope, **fields)
@@ -68,7 +65,6 @@ class Reporter:
         self._emit(name, None, **fields)
 
     def report_failure(self, error: BaseException) -> None:
-        """A relay could not go on."""
         first = str(error).partition("\n")[0]
         self._emit("relay_failed", None, error=first or type(error).__name__)
 
@@ -77,7 +73,6 @@ class Reporter:
         self._emit("relay_lost", None, relay=relay.name, silent=round(relay.silent, 3))
 
     def report_uncounted(self, error: Exception) -> None:
-        """Report that the backlog could not be counted."""
         self._emit("backlog_uncounted", None, error=str(error))
 
     def wants_status(self) -> bool:
@@ -101,7 +96,6 @@ class Reporter:
         self._holders = holders
 
     def report_operation(self, name: str, **fields: Any) -> None:
-        """Report the action of a person."""
         self._emit(name, None, **fields)
 
     def _emit(self, name: str, envelope: Envelope | None, **fields: Any) -> None:
@@ -125,8 +119,6 @@ _NOTHING = OutboxStatus([], [], [], 0, 0)
 
 
 class Presence:
-    """The signs of life of one relay, and its name."""
-
     def __init__(
         self,
         outbox: OperableOutbox,

@@ -163,7 +163,6 @@ class OutboxStatus(NamedTuple):
 
 
 def standing(outbox: OperableOutbox) -> Program[OutboxStatus]:
-    """Look at an outbox."""
     relays = yield from ask(outbox.relays())
     paused = yield from ask(outbox.topics_paused())
     return (yield from measure(outbox, relays, paused))

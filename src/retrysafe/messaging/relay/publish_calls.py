@@ -40,8 +40,6 @@ class PublishRefusal(PublishResult):
 
 
 class PublishCalls:
-    """The calls of a publisher by one relay."""
-
     def __init__(self, publisher: Any, within: float) -> None:
         self._publisher, self._within = publisher, within
         self.works = False

@@ -102,12 +102,10 @@ class Batches:
             raise KafkaException(error)
 
     def group_offsets(self, places: Iterable[Place], within: float) -> dict[Place, int]:
-        """The offsets that the group has committed."""
         found = self.client.committed([TopicPartition(*place) for place in places], timeout=within)
         return {(one.topic, one.partition): one.offset if one.offset >= 0 else OFFSET_BEGINNING for one in found}
 
     def close(self) -> None:
-        """Leave the group."""
         self.client.close()
 
     def _assign(self, client: Consumer, partitions: list[TopicPartition]) -> None:
@@ -135,5 +133,4 @@ def first(records: list[Message]) -> int:
 
 
 def error_of(error: KafkaException) -> Any:
-    """The `KafkaError` in an exception."""
     return error.args[0]

@@ -67,8 +67,6 @@ _Place = tuple[str, int]
 
 
 class _Assigned:
-    """A partition that this consumer has."""
-
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
         self.withheld: list[Delivery] = []
@@ -214,7 +212,6 @@ class _KafkaSession(ConsumerSession):
             return await super().look()
 
     async def settle(self, deliveries: Sequence[Delivery]) -> None:
-        """Commit these deliveries as settled, and wait for that."""
         with self._turn:
             for delivery in deliveries:
                 if self._lanes.settle(delivery):

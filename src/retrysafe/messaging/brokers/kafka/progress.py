@@ -65,7 +65,6 @@ class Progress:
         return offset < self._before
 
     def settle(self, offset: int) -> None:
-        """It is done with."""
         if offset in self._settled:
             self._settled[offset] = self.is_owed = True
         while self._settled and self._settled[first := next(iter(self._settled))]:
@@ -106,7 +105,6 @@ class Progress:
         return self._most >= _LEAST
 
     def grant(self, commit: OffsetCommit) -> None:
-        """It was committed."""
         self.granted = max(self.granted, commit.upto)
 
     def _ranges(self) -> Iterator[tuple[int, int]]:

@@ -57,7 +57,6 @@ class Wave:
                 self.reports.set_result(self._found)
 
     def abandon(self) -> None:
-        """Wait for no more reports."""
         if self._missing:
             self._missing = 0
             self.reports.set_result(self._found)

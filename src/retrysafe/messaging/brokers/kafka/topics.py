@@ -16,7 +16,6 @@ _WITHIN = 10.0
 
 
 def admin(properties: Mapping[str, Any]) -> AdminClient:
-    """A client for operators' requests."""
     return AdminClient({**properties}, logger=LOG)
 
 

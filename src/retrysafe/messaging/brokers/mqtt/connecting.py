@@ -93,7 +93,6 @@ def address_of(url: str) -> Server:
 
 
 def properties(packet: int, **given: Any) -> Properties:
-    """The properties of a packet."""
     made: Properties = Properties(packet)  # type: ignore[no-untyped-call]
     for name, value in given.items():
         setattr(made, name, value)
@@ -217,7 +216,6 @@ class MqttLink:
 
     @property
     def why(self) -> ConnectionEnded:
-        """Why it was lost."""
         return self._why
 
     @property

@@ -125,7 +125,6 @@ class _MqttSessions(ConsumerSession):
         self._tasks.append(asyncio.create_task(self._tell(), name="retrysafe-owners"))
 
     async def settle(self, deliveries: Sequence[Delivery]) -> None:
-        """Tell the broker that these are settled, and wait until it knows."""
         told: set[MqttLink] = set()
         for delivery in deliveries:
             if self._lanes.settle(delivery) and delivery.tag.packet:

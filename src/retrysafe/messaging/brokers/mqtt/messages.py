@@ -38,8 +38,6 @@ _FIXED = 5
 
 
 class Packet(NamedTuple):
-    """The parts of a message, beside its topic."""
-
     payload: bytes
     properties: Properties
 

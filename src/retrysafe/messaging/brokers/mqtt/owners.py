@@ -55,7 +55,6 @@ class Owners:
 
     @property
     def is_open(self) -> bool:
-        """True if anything can be heard."""
         return self._connection.is_open
 
     def is_free(self, session: str) -> bool:
@@ -89,11 +88,9 @@ class Owners:
         await self._say(sessions, self._name.encode(), expiry=math.ceil(self._lease))
 
     async def leave(self, sessions: Sequence[str]) -> None:
-        """Say that these are free."""
         await self._say(sessions, b"")
 
     async def close(self) -> None:
-        """Hang up."""
         await self._connection.close(self._patience)
 
     async def _say(self, sessions: Sequence[str], text: bytes, expiry: int | None = None) -> None:

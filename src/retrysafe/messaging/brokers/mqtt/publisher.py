@@ -73,7 +73,6 @@ class _MqttPublishing:
         self._opening = asyncio.Lock()
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
-        """Publish them one behind the other, and wait for every acknowledgement."""
         try:
             async with self._opening:  # publish may be called while it is under way
                 connection = await self._connect()

@@ -25,7 +25,6 @@ _NO_SUBSCRIBER = PublishResult(
 
 
 def result_of(code: ReasonCode) -> PublishResult:
-    """Turn the acknowledgement of a message into a result."""
     if code.value == 0:
         return ACKED
     if code.value == _NOBODY:

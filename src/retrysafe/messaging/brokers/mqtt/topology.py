@@ -87,5 +87,4 @@ def sessions_of(topics: str | Iterable[str], *, group: str, prefix: str, partiti
 
 
 def expiry_of(keep: Duration | None) -> int:
-    """The expiry of a session, in seconds."""
     return FOR_EVER if keep is None else min(FOR_EVER - 1, max(1, round(seconds_of(keep, "keep"))))

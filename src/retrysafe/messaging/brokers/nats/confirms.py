@@ -41,7 +41,6 @@ class Confirms:
 
     @classmethod
     async def open(cls, client: Client) -> Confirms:
-        """Listen to answers."""
         made = cls(client)
         await client.subscribe(f"{made._inbox}.*", cb=made._take_in)
         return made

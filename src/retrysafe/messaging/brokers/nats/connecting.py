@@ -93,7 +93,6 @@ class NatsLink:
             waiting.cancel()
 
     async def close(self) -> None:
-        """Hang up."""
         self.lost.set()
         with suppress(*LOST):
             await self.client.close()

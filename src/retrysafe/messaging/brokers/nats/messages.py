@@ -74,7 +74,6 @@ def size_of(headers: Mapping[str, str], payload: bytes) -> int:
 
 
 def envelope_from(headers: Mapping[str, str] | None, payload: bytes, place: str) -> Envelope:
-    """The envelope of a message from a topic or partition."""
     given: dict[str, str] = {}
     others: dict[str, str] = {}
     for name, value in (headers or {}).items():

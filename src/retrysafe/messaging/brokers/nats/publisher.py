@@ -76,7 +76,6 @@ class _NatsPublishing:
         self._opening = asyncio.Lock()
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
-        """Publish them one behind the other, and wait for every confirm."""
         try:
             async with self._opening:  # publish may be called while it is under way
                 connection, confirms = await self._connect()

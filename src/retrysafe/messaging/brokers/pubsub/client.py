@@ -41,8 +41,6 @@ _CHANNEL = [
 
 
 class PubSubClients(NamedTuple):
-    """Both, over one channel."""
-
     publisher: PublisherAsyncClient
     subscriber: SubscriberAsyncClient
     channel: Any
@@ -74,7 +72,6 @@ class PubSubService:
         return self._clients
 
     async def aclose(self) -> None:
-        """Hang up."""
         clients, self._clients = self._clients, None
         if clients is not None:
             await clients.channel.close()

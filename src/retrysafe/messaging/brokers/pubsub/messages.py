@@ -35,8 +35,6 @@ _SHORTEST_RESOURCE, _LONGEST_RESOURCE = 3, 255
 
 
 class PubSubContent(NamedTuple):
-    """The parts of a message for an event."""
-
     data: bytes
     attributes: dict[str, str]
     ordering_key: str

@@ -79,7 +79,6 @@ def refusals_of(error: BaseException) -> Mapping[str, str]:
 
 
 def may_be_repeated(fate: str) -> bool:
-    """Tell whether such an acknowledgement may be tried again."""
     return fate.startswith(_TRANSIENT)
 
 

@@ -63,7 +63,6 @@ class _StreamLease:
         return self._settled.is_set() and self.token() is None
 
     async def end(self) -> None:
-        """Release the lease, if it is still held."""
         self._leave.set()
         try:
             await asyncio.wait([self._task])
@@ -87,8 +86,6 @@ class _StreamLease:
 
 
 class PartitionLeases:
-    """The streams that a consumer holds."""
-
     def __init__(
         self, client: redis.asyncio.Redis, streams: list[str], group: str, store: Any, lease: Duration
     ) -> None:
@@ -115,7 +112,6 @@ class PartitionLeases:
         return [stream for stream, lease in self._held.items() if lease.is_over()]
 
     async def leave(self, streams: Iterable[str]) -> None:
-        """Release these streams for other consumers."""
         for stream in set(streams):
             if stream in self._held:
                 await self._held.pop(stream).end()
@@ -145,7 +141,6 @@ class PartitionLeases:
         return f"{self._streams[0]}:consumers:{self._group}"
 
     async def aclose(self) -> None:
-        """Release all streams."""
         for stream in list(self._held):
             await self._held.pop(stream).end()
         await self._leases.aclose()

@@ -59,13 +59,10 @@ mark is removed: otherwise the message would count as added when it is published
 
 
 def stream_of(prefix: str, partition: str) -> str:
-    """The name of the stream of a topic or partition."""
     return f"{prefix}{{{partition}}}"
 
 
 class _Commands:
-    """The commands that add messages."""
-
     def __init__(self, prefix: str, partitions: int | None, remember: Duration, length: int | None) -> None:
         partitions_of("", partitions)  # refuses a wrong number
         self._prefix, self._partitions = prefix, partitions

@@ -90,7 +90,6 @@ class NamespaceClient(NamedTuple):
     credential: Any = None
 
     async def aclose(self) -> None:
-        """Hang up."""
         await quietly(self.messages.close)
         if self.credential is not None:
             await quietly(self.credential.close)
@@ -215,7 +214,6 @@ async def _close_both(handler: Any, close: Callable[[], Awaitable[None]]) -> Non
 
 
 async def hang_up(link: ServiceBusSender | ServiceBusReceiver, within: float) -> None:
-    """Close a sender or receiver."""
     with suppress(*FAILURES):
         async with asyncio.timeout(within):
             await link.close()

@@ -41,7 +41,6 @@ class EntitySource(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The service's name for it."""
         return self.name if self.group is None else f"{self.name}/Subscriptions/{self.group}"
 
 

@@ -93,7 +93,6 @@ class _Destination:
         return error
 
     async def close(self) -> None:
-        """Hang up."""
         sender, self._sender = self._sender, None
         if sender is not None:
             await hang_up(sender, self._timeout)

@@ -51,7 +51,6 @@ class Service:
             raise ConfigurationError(f"{error} Give this machine credentials of AWS, and the URL a region=.") from error
 
     async def aclose(self) -> None:
-        """Close it."""
         self._client = None
         await self._life.aclose()
 
@@ -80,17 +79,14 @@ def code_of(error: ClientError) -> str:
 
 
 def plain(code: str | None) -> str:
-    """A code without its prefix."""
     return (code or "").rpartition(".")[2]
 
 
 def status_of(error: ClientError) -> int:
-    """The HTTP status of an error."""
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500))
 
 
 def is_missing(error: BaseException) -> bool:
-    """Tell whether it says that there is no such queue or topic."""
     return isinstance(error, TopicMissing) or (isinstance(error, ClientError) and code_of(error) in _MISSING)
 
 

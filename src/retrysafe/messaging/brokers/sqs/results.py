@@ -21,7 +21,6 @@ _PERHAPS = ("InvalidParameterValue", "InvalidParameter", "ParameterValueInvalid"
 
 
 def result_of_answer(answer: Mapping[str, Any]) -> PublishResult:
-    """Turn the answer for one message of an accepted batch into a result."""
     code = plain(answer.get("Code"))
     if not answer.get("SenderFault") or code.removeprefix("Request").startswith(_BLAMES):
         return PublishResult(PublishStatus.STALLED, code)
