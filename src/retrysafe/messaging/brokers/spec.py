@@ -24,7 +24,6 @@ class BrokerSpec(NamedTuple):
     package: the folder, as an importable name.
     title: what people call the broker.
     schemes: of its URLs.
-    broker: makes its `Broker`: of a URL, ``name``, ``partitions`` and ``lease``.
     publisher: makes the publisher of `retrysafe relay`: of a URL and the options, which are its arguments.
     async_publisher: makes it for async stores; empty if it is the same.
     consumer: makes the consumer of `retrysafe inbox run`: of a URL, topics, ``group`` and the options; empty if none.
@@ -39,7 +38,6 @@ class BrokerSpec(NamedTuple):
     package: str
     title: str
     schemes: tuple[str, ...]
-    broker: str
     publisher: str
     async_publisher: str = ""
     consumer: str = ""

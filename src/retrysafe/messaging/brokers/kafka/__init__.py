@@ -32,7 +32,6 @@ BROKER = BrokerSpec(
     package=__name__,
     title="Kafka",
     schemes=("kafka",),
-    broker="opening:broker",
     publisher="publisher:KafkaPublisher",
     async_publisher="publisher:AsyncKafkaPublisher",
     consumer="consumer:KafkaConsumer",

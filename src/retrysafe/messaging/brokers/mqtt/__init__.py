@@ -17,7 +17,6 @@ BROKER = BrokerSpec(
     package=__name__,
     title="MQTT",
     schemes=("mqtt", "mqtts"),
-    broker="opening:broker",
     publisher="publisher:MqttPublisher",
     consumer="consumer:MqttConsumer",
     declaration="topology:declare",

@@ -17,7 +17,6 @@ BROKER = BrokerSpec(
     package=__name__,
     title="NATS",
     schemes=("nats", "tls"),
-    broker="opening:broker",
     publisher="publisher:NatsPublisher",
     consumer="consumer:NatsConsumer",
     declaration="topology:declare",

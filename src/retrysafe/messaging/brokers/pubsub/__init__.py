@@ -17,7 +17,6 @@ BROKER = BrokerSpec(
     package=__name__,
     title="Google Pub/Sub",
     schemes=("pubsub",),
-    broker="opening:broker",
     publisher="opening:publisher",
     consumer="opening:consumer",
     declaration="opening:declaration",

@@ -17,7 +17,6 @@ BROKER = BrokerSpec(
     package=__name__,
     title="RabbitMQ",
     schemes=("amqp", "amqps"),
-    broker="opening:broker",
     publisher="publisher:RabbitMQPublisher",
     consumer="consumer:RabbitMQConsumer",
     declaration="topology:declare",

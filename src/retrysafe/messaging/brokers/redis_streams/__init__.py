@@ -16,7 +16,6 @@ BROKER = BrokerSpec(
     package=__name__,
     title="Redis Streams",
     schemes=("redis", "rediss"),
-    broker="opening:broker",
     publisher="opening:publisher",
     async_publisher="opening:async_publisher",
     consumer="opening:consumer",

@@ -17,7 +17,6 @@ BROKER = BrokerSpec(
     package=__name__,
     title="Azure Service Bus",
     schemes=("servicebus",),
-    broker="opening:broker",
     publisher="publisher:ServiceBusPublisher",
     consumer="consumer:ServiceBusConsumer",
     declaration="topology:declare",

@@ -15,7 +15,6 @@ BROKER = BrokerSpec(
     package=__name__,
     title="SQLite",
     schemes=("sqlite",),
-    broker="opening:broker",
     publisher="opening:publisher",
     async_publisher="opening:async_publisher",
     consumer="opening:consumer",

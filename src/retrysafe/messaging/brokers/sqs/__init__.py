@@ -17,7 +17,6 @@ BROKER = BrokerSpec(
     package=__name__,
     title="Amazon SQS and SNS",
     schemes=("sqs", "sns"),
-    broker="opening:broker",
     publisher="opening:publisher",
     consumer="opening:consumer",
     declaration="opening:declaration",
