@@ -33,7 +33,7 @@ class Progress:
     """
 
     def __init__(self, start: int, text: str | None, reserve: int) -> None:
-        self._next = start
+        self.next = start
         """Behind the last message that was received; below 0 while the beginning of the partition is unknown."""
         self._reserve = reserve
         self._settled: dict[int, bool] = {}
@@ -49,9 +49,9 @@ class Progress:
 
     def receive(self, offset: int) -> bool:
         """A message has come; whether it is to be handled, and was not settled by others."""
-        if offset < self._next:
+        if offset < self.next:
             return False
-        self._next = offset + 1
+        self.next = offset + 1
         while self._known and self._known[0][1] < offset:
             self._known.popleft()
         is_settled = bool(self._known) and self._known[0][0] <= offset
@@ -71,14 +71,9 @@ class Progress:
             del self._settled[first]
 
     @property
-    def next(self) -> int:
-        """Behind the last message that was received; below 0 while the beginning of the partition is unknown."""
-        return self._next
-
-    @property
     def low(self) -> int:
         """All messages before this offset are settled."""
-        return next(iter(self._settled), self._next)
+        return next(iter(self._settled), self.next)
 
     @property
     def ahead(self) -> int:
@@ -96,7 +91,7 @@ class Progress:
         ``leaving``: nothing more is handed out before the next owner reads it.
         """
         self.is_owed = False
-        upto = max(self._next + (0 if leaving else self._reserve), self._before)
+        upto = max(self.next + (0 if leaving else self._reserve), self._before)
         return OffsetCommit(self.low, upto, _render(upto, self._ranges(), self._most))
 
     def shorten(self) -> bool:
@@ -114,8 +109,8 @@ class Progress:
                 offsets = [offset for offset, _ in of]
                 yield offsets[0], offsets[-1]
         for first, last in self._known:
-            if last >= self._next:
-                yield max(first, self._next), last
+            if last >= self.next:
+                yield max(first, self.next), last
 
 
 def _render(upto: int, ranges: Iterator[tuple[int, int]], most: int) -> str:

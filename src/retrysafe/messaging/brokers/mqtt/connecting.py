@@ -107,7 +107,7 @@ class MqttLink:
         self._address, self._received = address, received
         self._connected: asyncio.Future[None] = self._loop.create_future()
         self._answers: dict[int, asyncio.Future[list[ReasonCode]]] = {}
-        self._why = ConnectionEnded(f"{address!r}: the connection was lost")
+        self.why = ConnectionEnded(f"{address!r}: the connection was lost")
         self._slots = asyncio.Semaphore()
         """The number of further unacknowledged messages that the broker receives: the library does not look."""
         self._dropped = False
@@ -189,7 +189,7 @@ class MqttLink:
         client.on_socket_close = self._is_closed
         connected: Any = client.socket()
         if connected is None:
-            raise self._why
+            raise self.why
         try:
             loop.add_reader(connected, self._read)
         except NotImplementedError as error:
@@ -215,13 +215,9 @@ class MqttLink:
         return not self.lost.is_set()
 
     @property
-    def why(self) -> ConnectionEnded:
-        return self._why
-
-    @property
     def _sending(self) -> Client:
         if not self.is_open:
-            raise self._why
+            raise self.why
         return self._client
 
     async def publish(
@@ -276,7 +272,7 @@ class MqttLink:
         try:
             await asyncio.wait({lost, waiting}, return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
-                raise self._why
+                raise self.why
             return waiting.result()
         finally:
             lost.cancel()
@@ -321,7 +317,7 @@ class MqttLink:
             while self._client.loop_read() == MQTTErrorCode.MQTT_ERR_SUCCESS and self._has_decrypted():
                 pass
         except Exception as error:  # noqa: BLE001 - the library raises whatever its parsing does
-            self._why = ConnectionEnded(f"{self._address!r} sent what is no MQTT: {type(error).__name__}")
+            self.why = ConnectionEnded(f"{self._address!r} sent what is no MQTT: {type(error).__name__}")
             self._drop()
 
     def _has_decrypted(self) -> bool:
@@ -352,13 +348,13 @@ class MqttLink:
 
     def _on_end(self, code: ReasonCode) -> None:
         if code.value > _FAILED:  # the library says "unspecified" when it has lost the connection itself
-            self._why = ConnectionEnded(f"{self._address!r}: {code}", code.value)
+            self.why = ConnectionEnded(f"{self._address!r}: {code}", code.value)
         self._end()
 
     def _end(self) -> None:
         self.lost.set()
         if not self._connected.done():
-            self._connected.set_exception(self._why)
+            self._connected.set_exception(self.why)
             self._connected.exception()  # the waiter may have gone
 
     def _await_answer(self, mid: int | None, code: int) -> asyncio.Future[list[ReasonCode]]:

@@ -64,7 +64,8 @@ class PinnedPartition:
         self.is_lost = False
         """The stream or the durable consumer is gone, or has no leader."""
         self._lease = lease
-        self._pin = ""
+        self.pin = ""
+        """The server's name for us, if it has pinned us."""
         self._asked, self._until, self._requests = 0, 0.0, 0
         self._owned = False
         self._newcomers: dict[int, Delivery] = {}
@@ -103,8 +104,8 @@ class PinnedPartition:
         asked: dict[str, Any] = {"batch": batch, "expires": int(every * 1e9), "group": GROUP}
         if self._owned and not (self._one and not self.held):
             asked["max_bytes"] = most - self._bytes
-        if self._pin:
-            asked["id"] = self._pin
+        if self.pin:
+            asked["id"] = self.pin
         self._requests += 1
         self._asked, self._until = batch, now + every
         return f"{self.inbox}.{self._requests}", json.dumps(asked).encode()
@@ -148,7 +149,7 @@ class PinnedPartition:
             return []
         self._asked = 0
         if status == _WRONG_PIN:
-            self._pin, self._until = "", 0.0
+            self.pin, self._until = "", 0.0
             return [] if self._owned else self.leave()
         if status == _NOBODY:
             self.is_lost = True
@@ -159,9 +160,9 @@ class PinnedPartition:
 
     def _record_pin(self, pin: str) -> list[str]:
         """Record the pin. A new pin means that another client may have held the partition meanwhile."""
-        if pin == self._pin and pin:
+        if pin == self.pin and pin:
             return []
-        self._pin, self._owned, self._others = pin, False, 0
+        self.pin, self._owned, self._others = pin, False, 0
         return self.leave()
 
     # ------------------------------------------------------------ taking over
@@ -243,8 +244,3 @@ class PinnedPartition:
         self._newcomers.clear()
         self._bytes = 0
         return given_up
-
-    @property
-    def pin(self) -> str:
-        """The server's name for us, if it has pinned us."""
-        return self._pin
