@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from typing import Any, NamedTuple
 
 from retrysafe import lazy
@@ -200,37 +201,19 @@ class Slot:
                 "server: give this outbox's another name, with name= or --slot."
             )
 
-    def _connect(self) -> Any:
-        return _Connected(self.url)
-
-
-class _Connected:
-    """A connection of psycopg, whose errors become `LogUnavailable`."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def __enter__(self) -> Any:
+    @contextmanager
+    def _connect(self) -> Iterator[Any]:
+        """A connection of psycopg, whose errors become `LogUnavailable`."""
+        patience: dict[str, Any] = {
+            "connect_timeout": CONNECT,
+            "tcp_user_timeout": CONNECT * 1000,
+            "keepalives_idle": CONNECT,
+        }
         try:
-            self._connection = lazy.psycopg.connect(
-                self._url,
-                autocommit=True,
-                connect_timeout=CONNECT,
-                tcp_user_timeout=CONNECT * 1000,
-                keepalives_idle=CONNECT,
-            )
+            with closing(lazy.psycopg.connect(self.url, autocommit=True, **patience)) as connection:
+                connection.execute(f"SET statement_timeout = '{_PATIENCE}'")
+                yield connection
         except lazy.psycopg.Error as error:
-            raise LogUnavailable(f"The log cannot be read: {error}") from error
-        try:
-            self._connection.execute(f"SET statement_timeout = '{_PATIENCE}'")
-        except lazy.psycopg.Error as error:
-            self._connection.close()
-            raise LogUnavailable(f"The log cannot be read: {error}") from error
-        return self._connection
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self._connection.close()
-        if isinstance(error, lazy.psycopg.Error):
             raise LogUnavailable(f"The log cannot be read: {error}") from error
 
 
