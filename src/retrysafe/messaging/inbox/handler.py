@@ -72,7 +72,7 @@ class Handler(Generic[P, R]):
 
     def carry_out(self, attempt: InboxAttempt, *, redelivered: bool) -> HandleResult:
         """`handle` for an attempt that is made already."""
-        end = self._begin(attempt) if redelivered else None
+        end = self.letters.run(procedures.begin(self.letters.inbox, attempt)) if redelivered else None
         if end is None:
             try:
                 end = attempt.after(self.setting.entry.run(attempt.claim, attempt.work))
@@ -92,7 +92,7 @@ class Handler(Generic[P, R]):
 
     async def acarry_out(self, attempt: InboxAttempt, *, redelivered: bool) -> HandleResult:
         """`carry_out` for a coroutine function."""
-        end = await self._abegin(attempt) if redelivered else None
+        end = await self.letters.arun(procedures.begin(self.letters.inbox, attempt)) if redelivered else None
         if end is None:
             try:
                 end = attempt.after(await self.setting.entry.arun(attempt.claim, attempt.awork))
@@ -159,14 +159,6 @@ class Handler(Generic[P, R]):
     def emit(self, name: str, **fields: Any) -> None:
         """Tell the observers of what concerns no message."""
         self.setting.entry.emit(name, self.consumer, **fields)
-
-    # ------------------------------------------------------------ before
-
-    def _begin(self, attempt: InboxAttempt) -> HandlerOutcome | None:
-        return self.letters.run(procedures.begin(self.letters.inbox, attempt))
-
-    async def _abegin(self, attempt: InboxAttempt) -> HandlerOutcome | None:
-        return await self.letters.arun(procedures.begin(self.letters.inbox, attempt))
 
     # ------------------------------------------------------------ after
 

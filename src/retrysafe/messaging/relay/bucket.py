@@ -435,11 +435,11 @@ async def _adrain_leased(setting: Setting, leases: BucketLeases, client: AsyncCl
     _record(setting, taken, total)
     if taken.queue:
         lease.begin(taken.ownership)
-        lease.watch_task()
+        lease.term.watch_task()
         try:
             await _apublish_leased(setting, client, lease, taken.queue, total)
         except BaseException as error:
-            lost = lease.is_lost_by(error)
+            lost = lease.term.end_work(error)
             steps = partial(_give_back, setting, taken.ownership, _survivors(taken, error))
             try:
                 await run_to_completion(_atransact(client, steps))
@@ -449,7 +449,7 @@ async def _adrain_leased(setting: Setting, leases: BucketLeases, client: AsyncCl
                 raise LeaseLost(LOST) from error
             raise
         else:
-            lease.is_lost_by(None)
+            lease.term.end_work(None)
         finally:
             lease.end()
     return total

@@ -121,7 +121,7 @@ class Dispatch:
     def reset(self) -> None:
         """Begin a run: destinations are tried afresh, and what an event loop was closed over is under way no more."""
         self._destinations.clear()
-        self._calls.reset()
+        self._calls.works = False
         self._tasks, self._under_way, self._withheld_for, self._ended = set(), set(), [], False
 
     async def settle(self, stop: StopSignal) -> bool:

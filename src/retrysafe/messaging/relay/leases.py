@@ -51,24 +51,16 @@ class BucketLease:
     def begin(self, ownership: Ownership) -> None:
         """Renew the lease from now on."""
         self.ownership = ownership
-        self._lease = LeaseTerm(ownership, self._claimed_at, UNOBSERVED)
-        self._heartbeat.add(self._lease)
+        self.term = LeaseTerm(ownership, self._claimed_at, UNOBSERVED)
+        self._heartbeat.add(self.term)
 
     def end(self) -> None:
-        self._heartbeat.drop(self._lease)
+        self._heartbeat.drop(self.term)
 
     def ensure_held(self) -> None:
         """Raise `LeaseLost` unless it is certainly still held."""
-        if not self._lease.is_held():
+        if not self.term.is_held():
             raise LeaseLost(LOST)
-
-    def watch_task(self) -> None:
-        """Have the running task cancelled if the lease is lost."""
-        self._lease.watch_task()
-
-    def is_lost_by(self, error: BaseException | None) -> bool:
-        """Tell whether the work ended by that cancellation, which is then taken back."""
-        return self._lease.end_work(error)
 
     def give_back_later(self, error: BaseException | None = None) -> None:
         """Release it as soon as the store answers, unless ``error`` says that it was not won."""

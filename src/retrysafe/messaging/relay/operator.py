@@ -121,13 +121,13 @@ class OutboxOperator(Operating):
     def pause(self, topic: str) -> None:
         """Let nothing of a topic leave until `resume`; what a relay has taken already may still do."""
         self._do(ask(self._outbox.pause(validation.name(topic, "topic"))))
-        self._reporter.report_operation("topic_paused", topic=topic, actor=self.actor)
+        self._reporter.emit("topic_paused", topic=topic, actor=self.actor)
 
     def resume(self, topic: str) -> bool:
         """Let a topic go on; False if it was not paused."""
         done = self._do(ask(self._outbox.resume(topic)))
         if done:
-            self._reporter.report_operation("topic_resumed", topic=topic, actor=self.actor)
+            self._reporter.emit("topic_resumed", topic=topic, actor=self.actor)
         return done
 
     def redrive(self, chosen: DeadLetterFilter = ANY, *, limit: int | None = None, reason: str = "") -> int:
@@ -188,7 +188,7 @@ class OutboxOperator(Operating):
 
     def _tell(self, event: str, done: int, reason: str) -> None:
         if done:
-            self._reporter.report_operation(event, side="outbox", messages=done, actor=self.actor, reason=reason)
+            self._reporter.emit(event, side="outbox", messages=done, actor=self.actor, reason=reason)
 
 
 def _without_payload(letter: DeadLetter) -> DeadLetter:

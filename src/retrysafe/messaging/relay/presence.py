@@ -61,19 +61,12 @@ class Reporter:
             )
 
     def emit(self, name: str, **fields: Any) -> None:
-        """A destination takes nothing, or takes messages again."""
+        """Tell of what concerns no message."""
         self._emit(name, None, **fields)
 
     def report_failure(self, error: BaseException) -> None:
         first = str(error).partition("\n")[0]
         self._emit("relay_failed", None, error=first or type(error).__name__)
-
-    def report_loss(self, relay: RelaySeen) -> None:
-        """A relay has said nothing for so long that it is taken for gone."""
-        self._emit("relay_lost", None, relay=relay.name, silent=round(relay.silent, 3))
-
-    def report_uncounted(self, error: Exception) -> None:
-        self._emit("backlog_uncounted", None, error=str(error))
 
     def wants_status(self) -> bool:
         """Tell whether anything listens to the state of an outbox, which takes long to count."""
@@ -94,9 +87,6 @@ class Reporter:
         if holders and holders != self._holders:
             self._emit("cleanup_held", None, holder=holders[0], seconds=standing.holders[0].seconds)
         self._holders = holders
-
-    def report_operation(self, name: str, **fields: Any) -> None:
-        self._emit(name, None, **fields)
 
     def _emit(self, name: str, envelope: Envelope | None, **fields: Any) -> None:
         if envelope is None:
@@ -168,7 +158,7 @@ class Presence:
             raise
         self._reporter.emit("relay_seen")
         for relay in gone:
-            self._reporter.report_loss(relay)
+            self._reporter.emit("relay_lost", relay=relay.name, silent=round(relay.silent, 3))
         others = [relay for relay in relays if relay.name != name]
         tells = not others or name < min(relay.name for relay in others)
         self._compare(others)
@@ -181,7 +171,7 @@ class Presence:
         try:
             found = yield from measure(self._outbox, relays, [])
         except StoreUnavailable as error:
-            self._reporter.report_uncounted(error)
+            self._reporter.emit("backlog_uncounted", error=str(error))
         else:
             self._has_told = True
             self._reporter.stands(found, self._alarm)

@@ -45,10 +45,6 @@ class PublishCalls:
         self.works = False
         """True if it has done something in this run, instead of refusing it."""
 
-    def reset(self) -> None:
-        """Begin a run: whether the publisher can be used in it is not known."""
-        self.works = False
-
     def publish(self, wave: Sequence[Queued]) -> Sequence[PublishResult]:
         """Publish a wave, and say of each message how it was taken."""
         answer = self._call(wave)

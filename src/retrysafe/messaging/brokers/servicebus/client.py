@@ -90,9 +90,11 @@ class NamespaceClient(NamedTuple):
     credential: Any = None
 
     async def aclose(self) -> None:
-        await quietly(self.messages.close)
+        with suppress(*FAILURES):
+            await self.messages.close()
         if self.credential is not None:
-            await quietly(self.credential.close)
+            with suppress(*FAILURES):
+                await self.credential.close()
 
 
 class _Plain(AioHttpTransport):  # type: ignore[misc]  # which azure-core exports lazily
@@ -210,18 +212,11 @@ async def _close_both(handler: Any, close: Callable[[], Awaitable[None]]) -> Non
         await close()
     finally:
         if socket is not None:
-            await quietly(socket.close)
+            with suppress(*FAILURES):
+                await socket.close()
 
 
 async def hang_up(link: ServiceBusSender | ServiceBusReceiver, within: float) -> None:
     with suppress(*FAILURES):
         async with asyncio.timeout(within):
             await link.close()
-
-
-async def quietly(step: Callable[[], Awaitable[object]]) -> None:
-    """Do something that may fail, such as closing a connection that is gone."""
-    try:
-        await step()
-    except FAILURES:
-        return
