@@ -11,7 +11,6 @@ from weakref import WeakSet
 from retrysafe.backends import registry
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
-from retrysafe.backends.identity import Place
 from retrysafe.backends.joining import join
 from retrysafe.backends.sql.outbox_operating import OperableSqlOutbox
 from retrysafe.backends.sql.store import SqlStore, keeps_messages
@@ -24,7 +23,7 @@ from retrysafe.messaging.relay.presence import Reporter
 from retrysafe.messaging.relay.procedures import each
 from retrysafe.messaging.validation import encode, trace_headers
 from retrysafe.protocol import keys
-from retrysafe.protocol.client import AsyncExecutor, AsyncFlushing, Executor, Flushing
+from retrysafe.protocol.client import AsyncFlushing, Flushing
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.messages import ENTROPY, Envelope, uuid7
 
@@ -157,51 +156,39 @@ class Outbox:
         They look for it from the moment it was added, every millisecond at first and then ever more rarely, up to
         once a second: this is for transactions that go on for long after they have added a message.
         """
-        self._tell()
-
-    async def awake(self) -> None:
-        """`wake` in async code; it waits for nothing."""
-        self._atell()
-
-    # ------------------------------------------------------------ how
-
-    def _tell(self) -> None:
         wake(self._backend)
         if self._notifier is not None:
             self._notifier.tell()
 
-    def _atell(self) -> None:
+    async def awake(self) -> None:
+        """`wake` in async code; it waits for nothing."""
         wake(self._backend)
         if self._notifier is not None:
             self._notifier.atell()
 
+    # ------------------------------------------------------------ how
+
     def _write(self, tx: Any, envelopes: list[Envelope]) -> None:
         joining = join(self._backend, tx)
-        if joining.execute is None:
+        if (execute := joining.execute) is None:
             raise ConfigurationError("tx= belongs to async code: use aadd or aadd_many, and await it.")
-        self._add(joining.execute, joining.place, envelopes)
-
-    def _add(self, execute: Executor, place: Place | None, envelopes: list[Envelope]) -> None:
-        self._backend.check(execute, place)
+        self._backend.check(execute, joining.place)
         if isinstance(execute, Flushing):
             execute.flush()  # the row must be locked when the message gets its number
         run(each(self._outbox.add(envelopes)), execute)
-        self._tell()
+        self.wake()
         if self._observers.is_enabled("message_created"):
             self._reporter.report_created(envelopes)
 
     async def _awrite(self, tx: Any, envelopes: list[Envelope]) -> None:
         joining = join(self._backend, tx)
-        if joining.aexecute is None:
+        if (execute := joining.aexecute) is None:
             raise ConfigurationError("tx= belongs to sync code: use add or add_many.")
-        await self._aadd(joining.aexecute, joining.place, envelopes)
-
-    async def _aadd(self, execute: AsyncExecutor, place: Place | None, envelopes: list[Envelope]) -> None:
-        await self._backend.acheck(execute, place)
+        await self._backend.acheck(execute, joining.place)
         if isinstance(execute, AsyncFlushing):
             await execute.aflush()
         await arun(each(self._outbox.add(envelopes)), execute)
-        self._atell()
+        await self.awake()
         if self._observers.is_enabled("message_created"):
             self._reporter.report_created(envelopes)
 
