@@ -8,19 +8,11 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.kafka.properties import LOG, Properties, properties_of
-from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.messaging.brokers.kafka.properties import LOG, Properties, properties_of, properties_of_member
 from retrysafe.protocol.records import Duration
 
 Place = tuple[str, int]
 """A topic and the number of a partition."""
-_OURS: Properties = {
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
-    "auto.offset.reset": "error",  # so that a partition that is not the one that was read is told
-    "partition.assignment.strategy": "cooperative-sticky",
-    "isolation.level": "read_committed",
-}
 _PASSING = (KafkaError._TRANSPORT, KafkaError._MAX_POLL_EXCEEDED)
 """Errors that the client mends by itself."""
 _WITHIN = 10.0
@@ -41,8 +33,7 @@ class Batches:
         names = [topics] if isinstance(topics, str) else list(topics)
         if not names or not group:
             raise ConfigurationError("topics= and group= must not be empty.")
-        timeout = round(seconds_of(session, "session") * 1000)
-        ours = {**_OURS, "group.id": group, "session.timeout.ms": timeout, "heartbeat.interval.ms": timeout // 4 or 1}
+        ours = properties_of_member(group, session)
         self.client = Consumer(properties_of(url, ours, properties), logger=LOG)
         self.client.subscribe(names, on_assign=self._assign, on_revoke=self._revoke, on_lost=self._revoke)
         self._read: dict[Place, list[Message]] = {}

@@ -24,21 +24,13 @@ from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.messaging.brokers.consumer import AssignedConsumer, ConsumerSession, names_of
 from retrysafe.messaging.brokers.kafka.messages import envelope_from
 from retrysafe.messaging.brokers.kafka.progress import OffsetCommit, Progress
-from retrysafe.messaging.brokers.kafka.properties import LOG, Properties, properties_of
+from retrysafe.messaging.brokers.kafka.properties import LOG, Properties, properties_of, properties_of_member
 from retrysafe.messaging.brokers.kafka.topics import admin, ends, retention_of
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.messages import Delivery
 from retrysafe.protocol.records import Duration
 
-_OURS: Properties = {
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
-    "enable.partition.eof": True,  # markers of transactions, which no message follows, are no lag
-    "auto.offset.reset": "error",  # so that lost messages are reported
-    "partition.assignment.strategy": "cooperative-sticky",
-    "isolation.level": "read_committed",
-}
 _DEFAULTS: Properties = {
     "queued.min.messages": 1000,
     "queued.max.messages.kbytes": 16 << 10,
@@ -139,8 +131,7 @@ class KafkaConsumer(AssignedConsumer["_KafkaSession"]):
         observers: Iterable[Observer] | None = None,
     ) -> None:
         names = names_of(topics, prefetch, prefetch_bytes, group)
-        timeout = round(seconds_of(session, "session") * 1000)
-        ours = {**_OURS, "group.id": group, "session.timeout.ms": timeout, "heartbeat.interval.ms": timeout // 4 or 1}
+        ours = {**properties_of_member(group, session), "enable.partition.eof": True}  # which tells of their markers
         consuming = properties_of(url, ours, {**_DEFAULTS, **(properties or {})})
         self._asking = properties_of(url, {}, properties)
         self._topics = {f"{prefix}{name}": name for name in names}

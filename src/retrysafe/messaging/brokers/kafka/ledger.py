@@ -13,11 +13,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from retrysafe.messaging.brokers.kafka.batches import error_of
 from retrysafe.messaging.brokers.kafka.properties import LOG, Properties, properties_of
-from retrysafe.messaging.brokers.kafka.topics import admin, declare
+from retrysafe.messaging.brokers.kafka.topics import admin, declare, ends
 from retrysafe.messaging.brokers.kafka.transactions import KafkaTransaction, insist, transactional
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.records import Duration
@@ -159,8 +158,7 @@ class KafkaLedger:
             "enable.partition.eof": True,
         }
         client = admin(properties_of(self._url, {}, self._properties))
-        ends = client.list_offsets({place: OffsetSpec.latest()}, request_timeout=self._within)  # type: ignore[no-untyped-call]
-        end, deadline = ends[place].result(self._within + 1).offset, time.monotonic() + self._within
+        end, deadline = ends(client, [(self._topic, 0)])[self._topic, 0], time.monotonic() + self._within
         consumer = Consumer(properties_of(self._url, ours, self._properties), logger=LOG)
         try:
             consumer.assign([place])

@@ -10,6 +10,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from retrysafe.backends.urls import without_password
 from retrysafe.claims.repeats import Repeats
 from retrysafe.errors import ConfigurationError
+from retrysafe.protocol.durations import seconds as seconds_of
+from retrysafe.protocol.records import Duration
 
 Properties = Mapping[str, str | int | float | bool]
 """Of librdkafka: https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md"""
@@ -17,6 +19,13 @@ _DEFAULTS: Properties = {
     "client.id": "retrysafe",
     "topic.metadata.refresh.interval.ms": 5000,  # not after minutes: the client may ask again only then where the
     # answer about its topics was lost, and looks only then for one that was missing
+}
+_MEMBER: Properties = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",  # so that lost messages, or a partition that is another one, are reported
+    "partition.assignment.strategy": "cooperative-sticky",
+    "isolation.level": "read_committed",
 }
 LOG = logging.getLogger("retrysafe.kafka")
 """The log of librdkafka, which otherwise writes to stderr. It says of an outage the same again and again."""
@@ -42,3 +51,9 @@ def properties_of(url: str, ours: Properties, theirs: Properties | None = None) 
     if fixed := sorted(given.keys() & ours.keys()):
         raise ConfigurationError(f"{', '.join(fixed)} cannot be set: what is promised of messages depends on it.")
     return {**_DEFAULTS, **given, **ours}
+
+
+def properties_of_member(group: str, session: Duration) -> Properties:
+    """The properties of a consumer in a group, which has its partitions for so long when it is dead."""
+    timeout = round(seconds_of(session, "session") * 1000)
+    return {**_MEMBER, "group.id": group, "session.timeout.ms": timeout, "heartbeat.interval.ms": timeout // 4 or 1}
