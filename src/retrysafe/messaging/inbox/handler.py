@@ -200,16 +200,7 @@ class Handler(Generic[P, R]):
         return self._report(attempt, handled)
 
     def _concluding(self, attempt: InboxAttempt, end: HandlerOutcome) -> Program[HandleResult]:
-        limits = self.setting.limits
-        return procedures.conclude(
-            self.letters.inbox,
-            attempt.arrival,
-            end,
-            limits,
-            random.random(),
-            counted=attempt.counted,
-            place=attempt.place,
-        )
+        return procedures.conclude(self.letters.inbox, attempt, end, self.setting.limits, random.random())
 
     def _withdraw(self, attempt: InboxAttempt) -> None:
         """Withdraw an attempt that is given up on the way, such as by Ctrl-C: it does not count as a crash."""

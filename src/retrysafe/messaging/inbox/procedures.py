@@ -39,6 +39,11 @@ class Judging(Protocol):
     counted: bool
     """True if it is to be noted that it begins, as `decide_to_try` has judged."""
 
+    @property
+    def place(self) -> bytes | None:
+        """The identity of the message's place in the sequence of its key; None if it has none."""
+        ...
+
     def decide_to_try(self, counts: Counts) -> HandlerOutcome | None:
         """The outcome of a message that is not to be tried; None: try it."""
         ...
@@ -62,20 +67,14 @@ def begin(inbox: InboxStore, attempt: Judging) -> Program[HandlerOutcome | None]
 
 
 def conclude(
-    inbox: InboxStore,
-    arrival: Arrival,
-    end: HandlerOutcome,
-    limits: RetryLimits,
-    chance: float,
-    *,
-    counted: bool,
-    place: bytes | None = None,
+    inbox: InboxStore, attempt: Judging, end: HandlerOutcome, limits: RetryLimits, chance: float
 ) -> Program[HandleResult]:
-    """Note what became of a message; ``counted``: that an attempt began is noted already.
+    """Note what became of a message.
 
-    ``place``: that of the message in a sequence. When it is given up, or what it waits for does not come, the place is
-    noted as one that stays empty: what follows is then not tried until nothing is left of its attempts.
+    When it is given up, or what it waits for does not come, its place is noted as one that stays empty: what follows is
+    then not tried until nothing is left of its attempts.
     """
+    arrival, counted, place = attempt.arrival, attempt.counted, attempt.place
     if end.became in ENDED:
         yield from ask(inbox.note_end(arrival, end.error, counted=counted))
         counts = yield from ask(inbox.counts(arrival))
