@@ -159,12 +159,12 @@ class ConsumerSession:
 class BrokerConsumer(SessionOwner[C], Generic[C]):
     """A `retrysafe.messaging.brokers.base.Consumer` with a `RetryRoom`, by sessions; each broker adds arguments."""
 
+    _began, _failures = -_LASTING, 0
+    """The time of the last opening, and the number of sessions since one that lasted."""
+
     def __init__(self, new_session: Callable[[], C], redelivery_window: Duration | None = None) -> None:
         super().__init__(new_session)
         self._declared = None if redelivery_window is None else seconds_of(redelivery_window, "redelivery_window")
-        self._opening = SingleFlight(self._open)
-        self._began, self._failures = -_LASTING, 0
-        """The time of the last opening, and the number of sessions since one that lasted."""
 
     @property
     def redelivery_window(self) -> float | None:

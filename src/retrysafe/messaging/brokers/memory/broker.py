@@ -7,8 +7,9 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from retrysafe.protocol.messages import Delivery, Envelope, PublishResult, PublishStatus
 from retrysafe.protocol.ordering import lane
@@ -17,18 +18,16 @@ _ACKED = PublishResult(PublishStatus.ACKED)
 _SOONEST = 0.001
 
 
+@dataclass(slots=True)
 class _Entry:
     """A message in a partition: its place, and from when on it may be handed out."""
 
-    __slots__ = ("envelope", "held", "lane", "not_before", "number", "redelivered")
-
-    def __init__(self, number: int, envelope: Envelope, of: int) -> None:
-        self.number = number
-        self.envelope = envelope
-        self.lane = of
-        self.not_before = 0.0
-        self.redelivered = False
-        self.held = False
+    number: int
+    envelope: Envelope
+    lane: int
+    not_before: float = 0.0
+    redelivered: bool = False
+    held: bool = False
 
 
 class MemoryBroker:
@@ -204,11 +203,10 @@ class MemoryConsumer:
         self._loop = asyncio.get_running_loop()
         self._bell = asyncio.Event()
         self._broker._join(self)
-        closed = self._closed
-        for left in _until(self._loop.time, wait):
-            if self._closed > closed:
-                return []
+        closed, end = self._closed, self._loop.time() + wait
+        while self._closed == closed:
             self._bell.clear()
+            left = end - self._loop.time()
             found, rest = self._broker._take(self, limit)
             if found or left <= 0:
                 return found
@@ -240,13 +238,3 @@ class MemoryConsumer:
         loop, bell = self._loop, self._bell
         if loop is not None and bell is not None and not loop.is_closed():
             loop.call_soon_threadsafe(bell.set)
-
-
-def _until(clock: Callable[[], float], wait: float) -> Iterator[float]:
-    """The seconds that are left, again and again; the last one is not positive."""
-    end = clock() + wait
-    while True:
-        left = end - clock()
-        yield left
-        if left <= 0:
-            return

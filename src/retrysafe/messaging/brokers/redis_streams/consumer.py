@@ -134,10 +134,6 @@ class _Stream:
         self.end = b"0-0"
         """The last entry of the stream when there was nothing new."""
 
-    def again(self) -> None:
-        """Read all unsettled entries again."""
-        self.cursor = _BEGINNING
-
 
 class RedisStreamsConsumer(AssignedConsumer["_RedisStreamsSession"]):
     """Receives messages from the streams of topics, for a group, which is created when it does not exist.
@@ -328,7 +324,7 @@ class _RedisStreamsSession(ConsumerSession):
                 state.read = entries[-1][0]
                 self._put(stream, entries, again=False)
             case [b"missed"]:
-                state.again()
+                state.cursor = _BEGINNING
             case [b"none", end]:
                 state.end = end
                 return False

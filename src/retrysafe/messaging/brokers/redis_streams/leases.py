@@ -120,11 +120,9 @@ class PartitionLeases:
     async def share(self) -> None:
         """Take streams up to a fair share, and choose those to leave beyond it; at most twice a second."""
         now = asyncio.get_running_loop().time()
-        if now >= self._next:
-            await self._share()
-            self._next = now + _TICK
-
-    async def _share(self) -> None:
+        if now < self._next:
+            return
+        self._next = now + _TICK
         present: int = await self._client.eval(_COUNT, 1, self._meeting(), str(self._me), self._present)
         share = math.ceil(len(self._streams) / max(1, present))
         kept = [stream for stream in self._held if stream not in self.leaving]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -283,7 +284,9 @@ class _ServiceBusSession(ConsumerSession):
                     self._start(lock.source)
                     replaced = True
                 if over or not self._has_room(place):
-                    await self._until_room(lock)
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(lock.beat):
+                            await self._room.wait()
                 elif await self._receive(lock, _SLICE if held or self._ordered else _LOOK):
                     came = loop.time()
         except SessionLockLostError:
@@ -307,13 +310,6 @@ class _ServiceBusSession(ConsumerSession):
         closing = asyncio.create_task(close(), name=f"retrysafe-close {lock.partition}")
         self._hanging_up.add(closing)
         closing.add_done_callback(self._hanging_up.discard)
-
-    async def _until_room(self, lock: Lock) -> None:
-        try:
-            async with asyncio.timeout(lock.beat):
-                await self._room.wait()
-        except TimeoutError:
-            return
 
     def _rests(self, lock: Lock, now: float) -> bool:
         """Tell whether all of it waits for messages that were given back; as many sessions may as are allowed."""

@@ -274,10 +274,8 @@ class _SqliteSession:
 
     async def lag(self) -> Mapping[str, int]:
         sql = "SELECT count(*) FROM deliveries WHERE queue = ?"
-        count, cancelled = await self._do(lambda file: int(file.execute(sql, [self._queue]).fetchone()[0]))
-        if cancelled is not None:
-            raise cancelled
-        return {self._queue: count}
+        work = self._in_transaction(lambda file: int(file.execute(sql, [self._queue]).fetchone()[0]))
+        return {self._queue: await self._thread.run(work)}
 
     async def close(self) -> None:
         self._renewing.cancel()
@@ -325,21 +323,18 @@ class _SqliteSession:
 
         Cursors do not leave the thread: one that is disposed of in another resets the statement that both share.
         """
-
-        def change(file: sqlite3.Connection) -> None:
-            file.executemany(sql, rows).close()
-
-        _, cancelled = await self._do(change)
-        if cancelled is not None:
-            raise cancelled
+        await self._thread.run(self._in_transaction(lambda file: file.executemany(sql, rows).close()))
 
     async def _do(self, work: Callable[[sqlite3.Connection], T]) -> tuple[T, asyncio.CancelledError | None]:
-        """Work in a transaction, in a thread of its own: a file that others write is waited for."""
+        """Work in a transaction, in a thread of its own, to its end; return its result, and a cancellation to raise."""
+        return await self._thread.run_to_completion(self._in_transaction(work))
 
+    def _in_transaction(self, work: Callable[[sqlite3.Connection], T]) -> Callable[[], T]:
+        """Return the work in a transaction, which waits for a file that others write from now on."""
         until = time.monotonic() + BUSY
 
         def do() -> T:
             with self._file.transaction(until) as file:
                 return work(file)
 
-        return await self._thread.run_to_completion(do)
+        return do
