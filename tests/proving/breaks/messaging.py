@@ -133,7 +133,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a window shorter than the broker redelivers is taken",
-        "messaging.subscription.subscription:RetentionCheck.check",
+        "messaging.subscription.subscription:Subscription._check_window",
         instead("redelivery_window", "0", at=2),
         (f"{SUBSCRIPTION}::test_a_window_shorter_than_the_broker_redelivers_is_refused[sqlite]",),
         rows=(56,),
@@ -141,7 +141,7 @@ BREAKS: list[Break] = [
     Break(
         "messages of a broker that keeps them for longer than the inbox are handled",
         "messaging.subscription.subscription:Subscription._receive_into.receive",
-        skipping("_retention"),
+        skipping("_check_window"),
         (f"{SUBSCRIPTION}::test_a_window_that_is_read_from_the_broker_is_checked_before_anything_is_handled",),
         rows=(57,),
     ),

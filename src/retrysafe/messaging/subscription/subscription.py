@@ -37,38 +37,6 @@ _TOLD_BY = "redelivery_window= of the consumer, or --redelivery-window"
 """The options with which a user gives the window if no broker tells."""
 
 
-class RetentionCheck:
-    """Compares the window of an inbox with the redelivery window of its broker, once that is known.
-
-    A consumer knows the latter at once when it is an argument, and after its first `receive` when it reads it from its
-    broker.
-    """
-
-    def __init__(self, consumer: Consumer, handler: Handler[..., Any]) -> None:
-        self._consumer, self._handler = consumer, handler
-        self._done = False
-        if consumer.redelivery_window is not None:
-            self.check()
-
-    def check(self) -> None:
-        """Raise `ConfigurationError` when the broker may hand out a message again that the inbox has forgotten.
-
-        When the redelivery window is unknown, it emits an event. Further calls do nothing.
-        """
-        if self._done:
-            return
-        boundary, redelivery_window = self._handler.setting.entry, self._consumer.redelivery_window
-        if redelivery_window is None:
-            self._handler.emit("retention_unknown", window=boundary.window, told_by=_TOLD_BY)
-        elif boundary.window < redelivery_window:
-            raise ConfigurationError(
-                f"window= of boundary {boundary.name!r} is {boundary.window / 3600:g} h, and the broker may hand a "
-                f"message out again for {redelivery_window / 3600:g} h: it would be handled twice. Make the window "
-                "longer, or let the broker keep messages for a shorter time."
-            )
-        self._done = True
-
-
 class Subscription:
     """Receives messages from a broker, runs a handler for each, and acks them: on an event loop, or in a thread.
 
@@ -125,7 +93,9 @@ class Subscription:
         self._bell = StopSignal()
         self._task: asyncio.Task[None] | None = None
         self._run: SubscriptionRun | None = None
-        self._retention = RetentionCheck(consumer, handler)
+        self._window_checked = False
+        if consumer.redelivery_window is not None:
+            self._check_window()
 
     # ------------------------------------------------------------ running
 
@@ -248,6 +218,25 @@ class Subscription:
         if refused is not None:
             raise refused
 
+    def _check_window(self) -> None:
+        """Raise `ConfigurationError` when the broker may hand out a message again that the inbox has forgotten.
+
+        A consumer that reads its redelivery window from its broker has it after its first `receive`. When it is unknown
+        then, an event says so. Further calls do nothing.
+        """
+        if self._window_checked:
+            return
+        boundary, redelivery_window = self._handler.setting.entry, self._consumer.redelivery_window
+        if redelivery_window is None:
+            self._handler.emit("retention_unknown", window=boundary.window, told_by=_TOLD_BY)
+        elif boundary.window < redelivery_window:
+            raise ConfigurationError(
+                f"window= of boundary {boundary.name!r} is {boundary.window / 3600:g} h, and the broker may hand a "
+                f"message out again for {redelivery_window / 3600:g} h: it would be handled twice. Make the window "
+                "longer, or let the broker keep messages for a shorter time."
+            )
+        self._window_checked = True
+
     # ------------------------------------------------------------ receiving
 
     async def _receive(self, run: SubscriptionRun) -> None:
@@ -297,7 +286,7 @@ class Subscription:
         async def receive() -> bool:
             deliveries = await self._consumer.receive(room, wait)
             try:
-                self._retention.check()  # before any of them is handled
+                self._check_window()  # before any of them is handled
             except ConfigurationError:
                 run.refuse(deliveries)
                 raise
