@@ -7,8 +7,8 @@ after page. One that has to come again stays marked, and so does what follows it
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing, closing, suppress
 from typing import TypeVar
 
 from retrysafe.backends.backend import Backend
@@ -113,7 +113,7 @@ def redrive(
     going = _Round(setting, letters, limit, stopped)
     if not letters.run(ask(going.page(1))):
         return []
-    with suppress(InProgress, LeaseLost), _alone(setting, letters) as lease:
+    with suppress(InProgress, LeaseLost), closing(_leases(letters)) as leases, _lease(leases, setting) as lease:
         while not going.is_over and (page := letters.run(ask(going.page()))):
             for letter in going.select(page):
                 lease.ensure_held()
@@ -129,7 +129,7 @@ async def aredrive(
     if not await letters.arun(ask(going.page(1))):
         return []
     with suppress(InProgress, LeaseLost):
-        async with _aalone(setting, letters) as lease:
+        async with aclosing(_leases(letters)) as leases, _lease(leases, setting) as lease:
             while not going.is_over and (page := await letters.arun(ask(going.page()))):
                 for letter in going.select(page):
                     lease.ensure_held()
@@ -144,31 +144,14 @@ async def acount_marked(setting: HandlerSettings, letters: Letters) -> int:
     return sum(marked for boundary, consumer, _, marked, _ in found if (boundary, consumer) == own)
 
 
-@contextmanager
-def _alone(setting: HandlerSettings, letters: Letters) -> Iterator[Lease]:
-    """The lease on a consumer's letters; raises `InProgress` without it."""
-    leases = _leases(letters)
-    try:
-        with leases.lease(setting.consumer, scope=setting.entry.name) as lease:
-            yield lease
-    finally:
-        leases.close()
-
-
-@asynccontextmanager
-async def _aalone(setting: HandlerSettings, letters: Letters) -> AsyncIterator[Lease]:
-    """`_alone` for async code, whichever colour the store of the letters has."""
-    leases = _leases(letters)
-    try:
-        async with leases.lease(setting.consumer, scope=setting.entry.name) as lease:
-            yield lease
-    finally:
-        await leases.aclose()
-
-
 def _leases(letters: Letters) -> Boundary:
     """The boundary that leases the dead letters; without observers, because its claims are internal."""
     return Boundary(_NAME, store=letters.backend, lease=_LEASE, observers=())
+
+
+def _lease(leases: Boundary, setting: HandlerSettings) -> Lease:
+    """The lease on a consumer's letters; entering it raises `InProgress` when another consumer has it."""
+    return leases.lease(setting.consumer, scope=setting.entry.name)
 
 
 def _redrive(setting: HandlerSettings, letters: Letters, letter: InboxLetter) -> HandleResult | None:
