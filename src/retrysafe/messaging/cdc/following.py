@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.cdc.batches import LoggedMessage
 from retrysafe.messaging.cdc.slot import LogUnavailable, Slot, SlotInUse, SlotLag
-from retrysafe.messaging.cdc.stream import LogGone, Stream, open_stream
+from retrysafe.messaging.cdc.stream import LogGone, Stream, beside, open_stream
 from retrysafe.messaging.relay.daemon_calls import Stopped, await_answer, in_daemon
 from retrysafe.messaging.relay.poll_schedule import Polls
 from retrysafe.protocol.outbox_walk import Most
@@ -75,7 +75,7 @@ class Log:
                 self._emit("slot_created", slot=self._slot.name, reason=made)
             stream = await await_answer(partial(open_stream, self._slot), stop, work_round)
             try:
-                async with stream.beating(), self._report_lag():
+                async with stream.beating(), beside(self._measure(), "retrysafe-cdc-lag"):
                     await _follow(stream, publish, work_round, stop, most)
             finally:
                 await asyncio.to_thread(stream.close)
@@ -92,17 +92,8 @@ class Log:
                 with suppress(Stopped):
                     await await_answer(self._slot.discard, stop)
 
-    @asynccontextmanager
-    async def _report_lag(self) -> AsyncIterator[None]:
-        """Report at intervals how far the log is behind, also while messages are being published."""
-        looking = asyncio.create_task(self._measure(), name="retrysafe-cdc-lag")
-        try:
-            yield
-        finally:
-            looking.cancel()
-            await asyncio.wait([looking])
-
     async def _measure(self) -> None:
+        """Report at intervals how far the log is behind, also while messages are being published."""
         while True:
             with suppress(LogUnavailable):  # which the stream meets too, and reports
                 self._tell(await self._lag())

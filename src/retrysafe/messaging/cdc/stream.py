@@ -10,7 +10,7 @@ import asyncio
 import select
 import struct
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -30,6 +30,17 @@ _FAREWELL = 2.0
 _IN_USE, _NOT_THERE = b"55006", b"42704"
 _SETTINGS = ("client_encoding = 'UTF8'", "bytea_output = 'hex'")
 """Settings that fix the log's notation of values, whatever the database and its users are set to."""
+
+
+@asynccontextmanager
+async def beside(work: Coroutine[Any, Any, None], name: str) -> AsyncIterator[asyncio.Task[None]]:
+    """Do work in a task of this name beside the block, and end it with the block."""
+    task = asyncio.create_task(work, name=name)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
 
 
 class LogBatch(NamedTuple):
@@ -130,12 +141,8 @@ class Stream:
     @asynccontextmanager
     async def beating(self) -> AsyncIterator[None]:
         """Tell the server at intervals how far this side is, also while messages are being published."""
-        self._beats = asyncio.create_task(self._beat(), name="retrysafe-cdc-heartbeat")
-        try:
+        async with beside(self._beat(), "retrysafe-cdc-heartbeat") as self._beats:
             yield
-        finally:
-            self._beats.cancel()
-            await asyncio.wait([self._beats])
 
     async def _beat(self) -> None:
         while True:
