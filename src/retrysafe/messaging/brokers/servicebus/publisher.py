@@ -41,7 +41,6 @@ class _Destination:
         self._client, self._name, self._timeout = client, name, timeout
         self._sender: ServiceBusSender | None = None
         self._used = 0.0
-        self._ended = False
         self.turn = asyncio.Lock()
 
     async def open(self) -> ServiceBusSender:
@@ -53,10 +52,8 @@ class _Destination:
             sender = self._client.get_topic_sender(self._name, socket_timeout=LISTENS)  # or queue, as it may be
             sender = amend(sender)
             try:
-                self._require()
                 async with asyncio.timeout(self._timeout + _MARGIN):
                     await sender.__aenter__()
-                self._require()
             except BaseException:
                 await hang_up(sender, self._timeout)
                 raise
@@ -96,15 +93,6 @@ class _Destination:
         sender, self._sender = self._sender, None
         if sender is not None:
             await hang_up(sender, self._timeout)
-
-    async def end(self) -> None:
-        """Hang up, for good: what is under way does not connect again."""
-        self._ended = True
-        await self.close()
-
-    def _require(self) -> None:
-        if self._ended:
-            raise ConnectionError("the publisher was closed")
 
 
 class ServiceBusPublisher(BrokerPublisher["_ServiceBusPublishing"]):
@@ -167,7 +155,7 @@ class _ServiceBusPublishing(PublisherSession):
     async def close(self) -> None:
         destinations, self._destinations = self._destinations, {}
         client, self._client = self._client, None
-        await asyncio.gather(*(one.end() for one in destinations.values()))
+        await asyncio.gather(*(one.close() for one in destinations.values()))
         if client is not None:
             await client.aclose()
 
