@@ -352,7 +352,8 @@ class Dispatch:
         if self.works:
             return said
         self.refused = next((one.error for one in said if isinstance(one, PublishRefusal)), self.refused)
-        return [one.leave_alone() if isinstance(one, PublishRefusal) else one for one in said]
+        stalled = PublishStatus.STALLED  # while the publisher may refuse everything
+        return [PublishResult(stalled, one.error) if isinstance(one, PublishRefusal) else one for one in said]
 
 
 def _name(queued: Queued) -> _Name:

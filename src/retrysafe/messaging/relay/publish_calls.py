@@ -34,10 +34,6 @@ class PublishRefusal(PublishResult):
 
     __slots__ = ()
 
-    def leave_alone(self) -> PublishResult:
-        """Return the result of a message while the publisher may refuse everything."""
-        return PublishResult(PublishStatus.STALLED, self.error)
-
 
 class PublishCalls:
     def __init__(self, publisher: Any, within: float) -> None:

@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient
 
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.messaging.brokers.consumer import AssignedConsumer, ConsumerSession, names_of
+from retrysafe.messaging.brokers.kafka.batches import Place
 from retrysafe.messaging.brokers.kafka.messages import envelope_from
 from retrysafe.messaging.brokers.kafka.progress import OffsetCommit, Progress
 from retrysafe.messaging.brokers.kafka.properties import LOG, Properties, properties_of, properties_of_member
@@ -54,9 +55,6 @@ _REFUSED = (
 """Why a broker takes no commit, until a person mends it."""
 _NAME = "retrysafe.consumer"
 
-_Place = tuple[str, int]
-"""A topic and the number of a partition."""
-
 
 class _Assigned:
     def __init__(self, progress: Progress) -> None:
@@ -79,8 +77,8 @@ class RecordTag(NamedTuple):
 class _Committing(NamedTuple):
     """A commit in progress, and the callers that wait for its end."""
 
-    owed: Mapping[_Place, _Assigned]
-    commits: Mapping[_Place, OffsetCommit]
+    owed: Mapping[Place, _Assigned]
+    commits: Mapping[Place, OffsetCommit]
     asked: Sequence[Future[None]]
 
 
@@ -173,7 +171,7 @@ class _KafkaSession(ConsumerSession):
         self._properties, self._asking, self._topics, self._group = properties, asking, topics, group
         self._leave_within, self._observers = leave_within, observers
         self._turn = threading.Condition()
-        self._held: dict[_Place, _Assigned] = {}
+        self._held: dict[Place, _Assigned] = {}
         self._asked: list[Future[None]] = []
         """Callers that wait for the commit of everything that was settled before they asked."""
         self._committing: _Committing | None = None
@@ -332,7 +330,7 @@ class _KafkaSession(ConsumerSession):
         if not has_room:
             self._pause_full(client)
 
-    def _begin_anew(self, client: confluent_kafka.Consumer, place: _Place, error: KafkaError) -> None:
+    def _begin_anew(self, client: confluent_kafka.Consumer, place: Place, error: KafkaError) -> None:
         """Go on with the oldest message of a partition that does not have the offset that was reached any more.
 
         Before it: messages were removed unsettled. Behind it: the partition has lost its end, or is of a topic that was
@@ -371,7 +369,7 @@ class _KafkaSession(ConsumerSession):
             with suppress(KafkaException):  # it is fetched all the same, later
                 client.seek(one)  # to where it is: this wakes the client, which may not look at it for a second
 
-    def _has_space(self, place: _Place, share: float) -> bool:
+    def _has_space(self, place: Place, share: float) -> bool:
         held, partition = self._held[place], f"{place[0]}-{place[1]}"
         return (
             self._lanes.load(partition) + len(held.withheld) < self._prefetch * share
@@ -425,15 +423,15 @@ class _KafkaSession(ConsumerSession):
                 self._lanes.forget(f"{one.topic}-{one.partition}")
         client.incremental_unassign(partitions)
 
-    def _is_owed(self, place: _Place, held: _Assigned) -> bool:
+    def _is_owed(self, place: Place, held: _Assigned) -> bool:
         """Tell whether a commit is due: messages were settled or wait for a commit, or the partition is being left."""
         progress = held.progress
         return progress.is_owed or bool(held.withheld) or (self._is_leaving(place) and progress.low >= 0)
 
-    def _is_leaving(self, place: _Place) -> bool:
+    def _is_leaving(self, place: Place) -> bool:
         return f"{place[0]}-{place[1]}" in self._leaving
 
-    def _leave(self, client: confluent_kafka.Consumer, places: Sequence[_Place]) -> None:
+    def _leave(self, client: confluent_kafka.Consumer, places: Sequence[Place]) -> None:
         """Wait up to ``leave_within`` until the messages that were handed out are settled, and commit."""
         if self._is_ending():
             return
@@ -538,5 +536,5 @@ def _assign(client: confluent_kafka.Consumer, partitions: list[TopicPartition]) 
         client.resume(partitions)
 
 
-def _offsets(commits: Mapping[_Place, OffsetCommit]) -> list[TopicPartition]:
+def _offsets(commits: Mapping[Place, OffsetCommit]) -> list[TopicPartition]:
     return [TopicPartition(*place, commit.offset, commit.text) for place, commit in commits.items()]
