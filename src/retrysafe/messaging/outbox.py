@@ -116,14 +116,21 @@ class Outbox:
 
         Raises `MessageRefused` for what cannot be sent, `ConfigurationError` for a tx that cannot be used.
         """
-        envelope = self._envelope(Message(topic, payload, key, type, sequence, headers, media_type))
-        self._write(tx, [envelope])
-        return envelope
+        return self.add_many(tx, [Message(topic, payload, key, type, sequence, headers, media_type)])[0]
 
     def add_many(self, tx: Any, messages: Iterable[Message]) -> list[Envelope]:
         """Write messages, in this order; all of them, or none if one is refused."""
         envelopes = [self._envelope(message) for message in messages]
-        self._write(tx, envelopes)
+        joining = join(self._backend, tx)
+        if (execute := joining.execute) is None:
+            raise ConfigurationError("tx= belongs to async code: use aadd or aadd_many, and await it.")
+        self._backend.check(execute, joining.place)
+        if isinstance(execute, Flushing):
+            execute.flush()  # the row must be locked when the message gets its number
+        run(each(self._outbox.add(envelopes)), execute)
+        self.wake()
+        if self._observers.is_enabled("message_created"):
+            self._reporter.report_created(envelopes)
         return envelopes
 
     async def aadd(
@@ -139,14 +146,21 @@ class Outbox:
         media_type: str | None = None,
     ) -> Envelope:
         """`add` in a transaction of async code."""
-        envelope = self._envelope(Message(topic, payload, key, type, sequence, headers, media_type))
-        await self._awrite(tx, [envelope])
-        return envelope
+        return (await self.aadd_many(tx, [Message(topic, payload, key, type, sequence, headers, media_type)]))[0]
 
     async def aadd_many(self, tx: Any, messages: Iterable[Message]) -> list[Envelope]:
         """`add_many` in a transaction of async code."""
         envelopes = [self._envelope(message) for message in messages]
-        await self._awrite(tx, envelopes)
+        joining = join(self._backend, tx)
+        if (execute := joining.aexecute) is None:
+            raise ConfigurationError("tx= belongs to sync code: use add or add_many.")
+        await self._backend.acheck(execute, joining.place)
+        if isinstance(execute, AsyncFlushing):
+            await execute.aflush()
+        await arun(each(self._outbox.add(envelopes)), execute)
+        await self.awake()
+        if self._observers.is_enabled("message_created"):
+            self._reporter.report_created(envelopes)
         return envelopes
 
     def wake(self) -> None:
@@ -167,30 +181,6 @@ class Outbox:
             self._notifier.atell()
 
     # ------------------------------------------------------------ how
-
-    def _write(self, tx: Any, envelopes: list[Envelope]) -> None:
-        joining = join(self._backend, tx)
-        if (execute := joining.execute) is None:
-            raise ConfigurationError("tx= belongs to async code: use aadd or aadd_many, and await it.")
-        self._backend.check(execute, joining.place)
-        if isinstance(execute, Flushing):
-            execute.flush()  # the row must be locked when the message gets its number
-        run(each(self._outbox.add(envelopes)), execute)
-        self.wake()
-        if self._observers.is_enabled("message_created"):
-            self._reporter.report_created(envelopes)
-
-    async def _awrite(self, tx: Any, envelopes: list[Envelope]) -> None:
-        joining = join(self._backend, tx)
-        if (execute := joining.aexecute) is None:
-            raise ConfigurationError("tx= belongs to sync code: use add or add_many.")
-        await self._backend.acheck(execute, joining.place)
-        if isinstance(execute, AsyncFlushing):
-            await execute.aflush()
-        await arun(each(self._outbox.add(envelopes)), execute)
-        await self.awake()
-        if self._observers.is_enabled("message_created"):
-            self._reporter.report_created(envelopes)
 
     def _envelope(self, message: Message) -> Envelope:
         payload, media_type = encode(message.payload, message.media_type)
