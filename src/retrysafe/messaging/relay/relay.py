@@ -466,7 +466,8 @@ class Relay:
                     rest = self._rest(found=self._round(setting, client, Totals()))
                 except Exception as error:  # noqa: BLE001 - a relay must not end by what happens to one batch
                     rest = self._fail(error)
-                self._wake(nudged=self._stop_signal.wait(rest))
+                if self._stop_signal.wait(rest):
+                    self._polls = self._polls.after_nudge()
 
     async def arun_forever(self) -> None:
         """`run_forever` for async code."""
@@ -485,7 +486,8 @@ class Relay:
                     if not is_failure(error):
                         raise
                     rest = self._fail(error)
-                self._wake(nudged=await self._stop_signal.await_for(rest))
+                if await self._stop_signal.await_for(rest):
+                    self._polls = self._polls.after_nudge()
 
     async def _follow(self, log: Log, setting: Setting, client: AsyncClient) -> None:
         """Publish from the log, with a round now and then, until it cannot be read or the relay is to stop."""
@@ -523,10 +525,6 @@ class Relay:
         self._reporter.report_failure(error)
         self._polls, rest = self._polls.after_failure(random.random())
         return rest
-
-    def _wake(self, *, nudged: bool) -> None:
-        if nudged:
-            self._polls = self._polls.after_nudge()
 
     # ------------------------------------------------------------ beside an application
 
