@@ -58,7 +58,6 @@ class SessionOwner(Generic[S]):
         self._closing: asyncio.Task[None] | None = None
         self._calls: dict[asyncio.Timeout, _CallUnderWay] = {}
         """The calls in progress, by the timeout that ends each."""
-        self._entering = runtime.new_lock()
 
     async def aclose(self) -> None:
         """Close the session. Elsewhere than where it was opened, this does nothing. The next use opens another one.
@@ -81,8 +80,7 @@ class SessionOwner(Generic[S]):
         """
         while (closing := self._closing_here()) is not None:
             await asyncio.wait([closing])
-        with self._entering:
-            return self._session_here() or self._begin_here()
+        return self._session_here() or self._begin_here()
 
     def _session_here(self) -> S | None:
         """Return the session, if there is one here. Raises `ConfigurationError` when it is elsewhere."""
