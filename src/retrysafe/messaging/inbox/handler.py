@@ -75,9 +75,10 @@ class Handler(Generic[P, R]):
         end = self.letters.run(procedures.begin(self.letters.inbox, attempt)) if redelivered else None
         if end is None:
             try:
-                end = attempt.after(self.setting.entry.run(attempt.claim, attempt.work))
-            except (Exception, Postponed) as error:  # noqa: BLE001 - whatever a handler raises is its own
-                end = self._judge(attempt, error)
+                try:
+                    end = attempt.after(self.setting.entry.run(attempt.claim, attempt.work))
+                except (Exception, Postponed) as error:  # noqa: BLE001 - whatever a handler raises is its own
+                    end = _log_traceback(attempt, error, attempt.outcome_of(error))
             except BaseException:
                 self._withdraw(attempt)
                 raise
@@ -95,9 +96,10 @@ class Handler(Generic[P, R]):
         end = await self.letters.arun(procedures.begin(self.letters.inbox, attempt)) if redelivered else None
         if end is None:
             try:
-                end = attempt.after(await self.setting.entry.arun(attempt.claim, attempt.awork))
-            except (Exception, Postponed) as error:  # noqa: BLE001 - whatever a handler raises is its own
-                end = await self._ajudge(attempt, error)
+                try:
+                    end = attempt.after(await self.setting.entry.arun(attempt.claim, attempt.awork))
+                except (Exception, Postponed) as error:  # noqa: BLE001 - whatever a handler raises is its own
+                    end = _log_traceback(attempt, error, attempt.outcome_of(error))
             except BaseException:
                 await self._awithdraw(attempt)
                 raise
@@ -161,20 +163,6 @@ class Handler(Generic[P, R]):
         self.setting.entry.emit(name, self.consumer, **fields)
 
     # ------------------------------------------------------------ after
-
-    def _judge(self, attempt: InboxAttempt, error: Exception | Postponed) -> HandlerOutcome:
-        try:
-            return _log_traceback(attempt, error, attempt.outcome_of(error))
-        except RetrysafeError:
-            self._withdraw(attempt)
-            raise
-
-    async def _ajudge(self, attempt: InboxAttempt, error: Exception | Postponed) -> HandlerOutcome:
-        try:
-            return _log_traceback(attempt, error, attempt.outcome_of(error))
-        except RetrysafeError:
-            await self._awithdraw(attempt)
-            raise
 
     def _conclude(self, attempt: InboxAttempt, end: HandlerOutcome) -> HandleResult:
         handled = HandleResult(end.became)
