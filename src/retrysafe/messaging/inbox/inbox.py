@@ -106,16 +106,7 @@ class Inbox:
         Raises `ConfigurationError` for a second handler of the name, in any inbox of the process with keys of the same
         boundary, and for generator functions.
         """
-        refuse_unknown(options, HANDLER_OPTIONS)
-        name = self._register(consumer)
-
-        def decorate(function: Callable[P, R]) -> Handler[P, R]:
-            self._entry.take_operation(name, function, key="source and id of the message", codec=CODEC)
-            made: Handler[P, R] = Handler(self._settings(name, function, options), self._letters)
-            functools.update_wrapper(made, function)
-            return made
-
-        return decorate
+        return self._decorator(consumer, options, lambda setting: Handler(setting, self._letters))
 
     def batch_handler(
         self, consumer: str, *, max_batch: int = 100, batch_bytes: int = BATCH_BYTES, **options: Unpack[Options]
@@ -143,7 +134,6 @@ class Inbox:
     def _batch_handler(
         self, consumer: str, most: int, most_bytes: int, options: Options, *, together: bool
     ) -> Callable[[Callable[P, R]], BatchHandler[P, R]]:
-        refuse_unknown(options, HANDLER_OPTIONS)
         if self.boundary.effects != "transactional":
             raise ConfigurationError(
                 f"A batch that fails is handled again, and boundary {self.boundary.name!r} has "
@@ -158,14 +148,22 @@ class Inbox:
             raise ConfigurationError(f"max_batch= is a number from 1 to {MOST}.")
         if most_bytes < 1:
             raise ConfigurationError("batch_bytes= is a number of bytes, at least 1.")
+
+        def make(setting: HandlerSettings) -> BatchHandler[P, R]:
+            return BatchHandler(setting._replace(together=together), self._letters, most, most_bytes)
+
+        return self._decorator(consumer, options, make)
+
+    def _decorator(
+        self, consumer: str, options: Options, make: Callable[[HandlerSettings], Any]
+    ) -> Callable[[Callable[..., Any]], Any]:
+        refuse_unknown(options, HANDLER_OPTIONS)
         name = self._register(consumer)
 
-        def decorate(function: Callable[P, R]) -> BatchHandler[P, R]:
+        def decorate(function: Callable[..., Any]) -> Any:
             self._entry.take_operation(name, function, key="source and id of the message", codec=CODEC)
-            setting = self._settings(name, function, options)._replace(together=together)
-            made: BatchHandler[P, R] = BatchHandler(setting, self._letters, most, most_bytes)
-            functools.update_wrapper(made, function)
-            return made
+            made = make(self._settings(name, function, options))
+            return functools.update_wrapper(made, function)
 
         return decorate
 
