@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.publisher import BrokerPublisher
@@ -33,17 +33,7 @@ _ENDPOINT_STATUSES = frozenset({401, 402, 403, 404, 405, 407, 408, 421, 423, 424
 """Statuses 4xx that concern the endpoint, its address or its load, not the message."""
 
 
-class _Attempt(Protocol):
-    """An attempt that may be in progress: a task or a future."""
-
-    def done(self) -> bool: ...
-
-    def result(self) -> Delivery: ...
-
-    def add_done_callback(self, told: Callable[[Any], object], /) -> object: ...
-
-
-A = TypeVar("A", bound=_Attempt)
+A = TypeVar("A", "asyncio.Task[Delivery]", "Future[Delivery]")
 
 
 class _DeliveryPool(Generic[A]):
