@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 
+from retrysafe.messaging.brokers.amqp_binding import content_of
 from retrysafe.messaging.brokers.amqp_binding import envelope_from as envelope_of
-from retrysafe.messaging.brokers.amqp_binding import headers_of
-from retrysafe.messaging.cloudevents import ESCAPED, STRUCTURED, Mode, is_event, other_headers, to_structured
+from retrysafe.messaging.cloudevents import ESCAPED, STRUCTURED, Mode, is_event
 from retrysafe.protocol.messages import Envelope
 from retrysafe.protocol.ordering import lane, partition
 
@@ -85,11 +85,8 @@ def id_of(envelope: Envelope) -> str:
 
 def message_of(envelope: Envelope, mode: Mode, session: str | None) -> ServiceBusMessage:
     """The message for an envelope. Raises `ValueError` for what has no place in one."""
-    properties: dict[str | bytes, Any] = dict[str | bytes, Any](headers_of(envelope, "amqp").items())
-    body, media_type = envelope.payload, envelope.media_type
-    if mode == "structured" or is_event(media_type):
-        body, media_type = to_structured(envelope), STRUCTURED
-        properties = dict[str | bytes, Any](other_headers(envelope).items())
+    body, media_type, headers = content_of(envelope, "amqp", "structured" if is_event(envelope.media_type) else mode)
+    properties = dict[str | bytes, Any](headers.items())
     for text in (*properties, *properties.values(), media_type, session or ""):
         str(text).encode()  # halves of characters have no place in UTF-8
     return ServiceBusMessage(
