@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -121,7 +120,3 @@ def after(records: Iterable[Message]) -> int:
 def first(records: list[Message]) -> int:
     """The offset of the first of these records."""
     return int(records[0].offset() or 0)
-
-
-def error_of(error: KafkaException) -> Any:
-    return error.args[0]

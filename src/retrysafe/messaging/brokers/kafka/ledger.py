@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from retrysafe.messaging.brokers.kafka.batches import error_of
 from retrysafe.messaging.brokers.kafka.properties import LOG, Properties, properties_of
 from retrysafe.messaging.brokers.kafka.topics import admin, declare, ends
 from retrysafe.messaging.brokers.kafka.transactions import KafkaTransaction, insist, transactional
@@ -110,7 +109,7 @@ class KafkaLedger:
             insist(producer.commit_transaction, self._within)
         except KafkaException as error:
             self._abort(producer)
-            if error_of(error).code() in _FENCED:
+            if error.args[0].code() in _FENCED:
                 raise Fenced(f"job {self._job!r}, source {source!r}: another process has taken it.") from error
             raise
         except BaseException:

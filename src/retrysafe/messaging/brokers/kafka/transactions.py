@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from retrysafe.messaging.brokers.kafka.batches import Batches, Place, after, error_of, first
+from retrysafe.messaging.brokers.kafka.batches import Batches, Place, after, first
 from retrysafe.messaging.brokers.kafka.messages import record_of
 from retrysafe.messaging.brokers.kafka.properties import LOG, Properties, properties_of
 from retrysafe.messaging.cloudevents import Mode
@@ -198,7 +198,7 @@ class KafkaTransactions:
             insist(lambda left: self._producer.send_offsets_to_transaction(ends, group, left), self._within)
             insist(self._producer.commit_transaction, self._within)
         except KafkaException as error:
-            cause = error_of(error)
+            cause = error.args[0]
             if cause.txn_requires_abort() or cause is _LEFT:
                 return self._abort(begins, cause)
             return self._recreate(begins, cause)
@@ -208,7 +208,7 @@ class KafkaTransactions:
         try:
             insist(self._producer.abort_transaction, self._within)
         except KafkaException as error:
-            return self._recreate(begins, error_of(error))
+            return self._recreate(begins, error.args[0])
         self._batches.return_to(begins)
         return Aborted(cause or KafkaError(KafkaError._APPLICATION))
 
@@ -250,7 +250,7 @@ def insist(call: Callable[[float], Any], within: float) -> None:
         try:
             call(max(1.0, deadline - time.monotonic()))
         except KafkaException as error:
-            if not error_of(error).retriable() or time.monotonic() > deadline:
+            if not error.args[0].retriable() or time.monotonic() > deadline:
                 raise
             time.sleep(_PAUSE)
         else:

@@ -33,7 +33,8 @@ _KEEPALIVE = 5
 """Seconds after which a silent connection is tried; without an answer within as long it is lost."""
 _LOOK = 1.0
 """Seconds between two looks whether it is silent."""
-_TAKEN_OVER = 0x8E
+TAKEN_OVER = 0x8E
+"""The reason code when another client has connected with the same client id."""
 _NOTHING = "retrysafe/nothing"
 """A topic without subscribers: the end of a subscription to it is answered behind all that was sent before."""
 _FAILED = 0x80
@@ -48,11 +49,6 @@ class ConnectionEnded(OSError):
     def __init__(self, text: str, code: int | None = None) -> None:
         super().__init__(text)
         self.code = code
-
-    @property
-    def taken_over(self) -> bool:
-        """True if another client has connected with the same client id."""
-        return self.code == _TAKEN_OVER
 
 
 LOST = (OSError, TimeoutError)

@@ -18,6 +18,7 @@ from retrysafe.messaging.brokers.consumer import BrokerConsumer, ConsumerSession
 from retrysafe.messaging.brokers.mqtt.connecting import (
     LOST,
     MOST_IN_FLIGHT,
+    TAKEN_OVER,
     ConnectionEnded,
     MqttLink,
     Server,
@@ -202,7 +203,7 @@ class _MqttSessions(ConsumerSession):
 
     def _explain(self, session: Session, why: ConnectionEnded) -> ConnectionEnded | None:
         """Why a connection was lost, in words of the session; None when another consumer goes on with it."""
-        if not why.taken_over:
+        if why.code != TAKEN_OVER:
             return why
         if self._owners is not None and not self._owners.is_free(session.name):
             return None
