@@ -115,18 +115,13 @@ class _RabbitMQPublishing(PublisherSession):
         return self._destination(envelope), PublishEntry(place, envelope)
 
     async def _publish_to(self, destination: str, entries: Sequence[PublishEntry]) -> dict[int, PublishResult]:
-        results = await self._publish(destination, [entry.content for entry in entries])
-        return {entry.place: result for entry, result in zip(entries, results, strict=True)}
-
-    async def _publish(self, destination: str, envelopes: Sequence[Envelope]) -> list[PublishResult]:
         """Publish messages; those that were with one which closed the channel again, one by one."""
-        results = await self._confirm(destination, envelopes)
-        if len(results) == 1:
-            return [_CLOSED_BY_IT if result is _CLOSED else result for result in results]
-        return [
-            (await self._publish(destination, [envelope]))[0] if result is _CLOSED else result
-            for envelope, result in zip(envelopes, results, strict=True)
-        ]
+        results = await self._confirm(destination, [entry.content for entry in entries])
+        found = {entry.place: result for entry, result in zip(entries, results, strict=True)}
+        for entry in [entry for entry in entries if found[entry.place] is _CLOSED]:
+            alone = len(entries) == 1
+            found |= {entry.place: _CLOSED_BY_IT} if alone else await self._publish_to(destination, [entry])
+        return found
 
     async def _confirm(self, destination: str, envelopes: Sequence[Envelope]) -> list[PublishResult]:
         wire = await self._wire(destination)
