@@ -85,7 +85,9 @@ class _NatsPublishing:
         sent = [await self._send(connection, confirms, envelope) for envelope in envelopes]
         waiting = {one for one in sent if not isinstance(one, PublishResult)}
         try:
-            await self._wait(connection, waiting)
+            if waiting:
+                with suppress(ConnectionClosedError):
+                    await connection.first_of(asyncio.ensure_future(asyncio.wait(waiting)), self._timeout)
             answers = await self._answers(connection, waiting)
             return [
                 self._result(connection, one, envelope, began, answers=answers)
@@ -112,13 +114,6 @@ class _NatsPublishing:
             return _LOST
         except LOST as error:
             return PublishResult(PublishStatus.UNKNOWN, error_text(error))
-
-    async def _wait(self, connection: NatsLink, waiting: set[asyncio.Future[Confirm]]) -> None:
-        """Until every confirm has come, the connection is lost, or the time is over."""
-        if not waiting:
-            return
-        with suppress(ConnectionClosedError):
-            await connection.first_of(asyncio.ensure_future(asyncio.wait(waiting)), self._timeout)
 
     def _result(
         self,
