@@ -99,7 +99,6 @@ class _RabbitMQSession(ConsumerSession):
     """A connection, with a channel for each queue. A wire is the channel of aiormq inside one of aio-pika."""
 
     _connection: AbstractConnection | None = None
-    _sharing: asyncio.Task[None] | None = None
 
     def __init__(self, url: str, queues: Sequence[str], members: Sequence[str], prefetch: int, timeout: float) -> None:
         super().__init__(prefetch)
@@ -116,7 +115,7 @@ class _RabbitMQSession(ConsumerSession):
             kind = DecodingConnection if self.failures else aio_pika.Connection
             connection = self._connection = await aio_pika.connect(self._url, connection_class=kind)
         await self._subscribe_to_all(connection)
-        self._sharing = asyncio.create_task(self._share_out(connection), name="retrysafe-share")
+        self._subscribing.add(asyncio.create_task(self._share_out(connection), name="retrysafe-share"))
 
     @property
     def is_open(self) -> bool:
@@ -184,8 +183,6 @@ class _RabbitMQSession(ConsumerSession):
         self._arrived.set()
         connection, self._connection = self._connection, None
         subscribing, self._subscribing = self._subscribing, set()
-        if self._sharing is not None:
-            subscribing.add(self._sharing)
         for task in subscribing:
             task.cancel()
         await asyncio.gather(*subscribing, return_exceptions=True)

@@ -7,6 +7,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Literal, cast
 
 import aio_pika
@@ -22,7 +23,7 @@ from aiormq.exceptions import (
 )
 
 from retrysafe.errors import ConfigurationError
-from retrysafe.messaging.brokers.amqp_binding import PREFIXES, Binding, content_of
+from retrysafe.messaging.brokers.amqp_binding import PREFIXES, content_of
 from retrysafe.messaging.brokers.publisher import ACKED, BrokerPublisher, PublishEntry, PublisherSession, error_text
 from retrysafe.messaging.brokers.rabbitmq.confirms import PublishFrames, encode_frames, publish_and_confirm
 from retrysafe.messaging.brokers.rabbitmq.topology import DECLARE
@@ -43,6 +44,7 @@ _REFUSED = (ChannelNotFoundEntity, ChannelAccessRefused, ChannelLockedResource)
 """Answers of an exchange that is missing, or not for us."""
 _BLOCKED = 0.1
 """Seconds for which a connection that the broker has blocked is waited for."""
+_Content = Callable[[Envelope], tuple[bytes, str, dict[str, str]]]
 _MOST = 64
 """Channels that are kept, for as many queues; more only while they are in use."""
 
@@ -84,7 +86,8 @@ class RabbitMQPublisher(BrokerPublisher["_RabbitMQPublishing"]):
             raise ConfigurationError(f'binding= is "amqp" or "rabbitmq", not {binding!r}.')
         self._partitions, within = partitions, seconds_of(timeout, "timeout")
         self.by_topic = partitions is None
-        super().__init__(lambda: _RabbitMQPublishing(url, exchange, self.destination, within, binding, mode))
+        content = partial(content_of, binding=binding, mode=mode)
+        super().__init__(lambda: _RabbitMQPublishing(url, exchange, self.destination, content, within))
 
     def destination(self, envelope: Envelope, /) -> str:
         """The queue that takes a message, or the routing key it is published with."""
@@ -95,17 +98,10 @@ class _RabbitMQPublishing(PublisherSession):
     """A connection, made anew when it is lost, with a channel for each destination. Wires are as in the consumer."""
 
     def __init__(
-        self,
-        url: str,
-        exchange: str,
-        destination: Callable[[Envelope], str],
-        timeout: float,
-        binding: Binding,
-        mode: Mode,
+        self, url: str, exchange: str, destination: Callable[[Envelope], str], content: _Content, timeout: float
     ) -> None:
         self._url, self._exchange, self._destination, self._timeout = url, exchange, destination, timeout
-        self._binding: Binding = binding
-        self._mode: Mode = mode
+        self._content = content
         self._connection: AbstractConnection | None = None
         self._wires: OrderedDict[str, Wire] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
@@ -144,7 +140,7 @@ class _RabbitMQPublishing(PublisherSession):
     def _encode_frames(self, wire: Wire, destination: str, envelope: Envelope) -> PublishFrames | PublishResult:
         try:
             command = spec.Basic.Publish(exchange=self._exchange, routing_key=destination, mandatory=True)
-            body, media_type, headers = content_of(envelope, self._binding, self._mode)
+            body, media_type, headers = self._content(envelope)
             return encode_frames(wire, command, _properties(envelope, media_type, headers), body)
         except (ValueError, TypeError, struct.error) as error:
             return PublishResult(PublishStatus.RETRYABLE, _text_of(error))
