@@ -144,21 +144,20 @@ def _open(msg: StreamMessage[Any]) -> tuple[Envelope, bool]:
     raw = msg.raw_message
     if isinstance(raw, dict):
         envelope, again = envelope_in(raw["data"], raw["channel"]), True
-        if envelope.id:
-            msg.body, msg.content_type = envelope.payload, envelope.media_type
-            msg.clear_cache()
-        return envelope, again
-    properties = {
-        "id": raw.message_id,
-        "type": raw.type,
-        "source": raw.app_id,
-        "datacontenttype": raw.content_type,
-    }
-    envelope = envelope_from(raw.headers, properties, raw.body, raw.routing_key or "")
-    if envelope.payload != raw.body:  # an event in structured mode
+        differs = bool(envelope.id)
+    else:
+        properties = {
+            "id": raw.message_id,
+            "type": raw.type,
+            "source": raw.app_id,
+            "datacontenttype": raw.content_type,
+        }
+        envelope, again = envelope_from(raw.headers, properties, raw.body, raw.routing_key or ""), bool(raw.redelivered)
+        differs = envelope.payload != raw.body  # an event in structured mode
+    if differs:
         msg.body, msg.content_type = envelope.payload, envelope.media_type
         msg.clear_cache()
-    return envelope, bool(raw.redelivered)
+    return envelope, again
 
 
 def _check(subscriber: Any, others: list[Any]) -> None:

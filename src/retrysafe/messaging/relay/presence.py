@@ -122,13 +122,8 @@ class Presence:
         self._to = to
         """The kind of broker, with a plus where the relay is restricted to some messages: what others see of it."""
         self._differing: set[str] = set()
-        self._outbox, self._reporter, self._hold, self._alarm, self._clock = (
-            outbox,
-            reporter,
-            hold,
-            stalled_after,
-            clock,
-        )
+        self._outbox, self._reporter, self._hold = outbox, reporter, hold
+        self._alarm, self._clock = stalled_after, clock
         self._name = InstanceId(f"{socket.gethostname()}:")
         self.reset()
 
