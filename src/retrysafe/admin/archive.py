@@ -62,7 +62,6 @@ class JsonLines:
 
 
 def line_of(record: Record) -> str:
-    """A record as one line of JSON."""
     result = record.result
     plain: dict[str, Any] = {
         "format": FORMAT,

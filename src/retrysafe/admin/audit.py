@@ -27,7 +27,6 @@ class AuditFile:
         self._path = Path(path)
 
     def __call__(self, entry: Mapping[str, Any], /) -> None:
-        """Append one line."""
         line = json.dumps(entry, ensure_ascii=False).encode() + b"\n"
         with appending(self._path, 0o640) as file:
             write_all(file, b"\n" + line if _is_torn(file) else line)

@@ -76,7 +76,6 @@ def _by_owner(entry: EntryPoint, name: str) -> dict[str, Any]:
 
 
 def describe_route(route: str, policy: str, handler: object) -> dict[str, str]:
-    """A route of an application, in words."""
     return {"route": route, "policy": policy, **purpose_of(handler)}
 
 
@@ -181,7 +180,6 @@ def _encryption(settings: BoundarySettings) -> str:
 
 
 def scope_text(scope: str | Callable[[], str] | None) -> str:
-    """A scope in words."""
     if scope is None:
         return "none, unless claim(scope=) gives one"
     return repr(scope) if isinstance(scope, str) else f"what {selector_text(scope)}() returns"

@@ -101,7 +101,6 @@ def read(path: str | Path) -> Lock:
 
 
 def write(path: str | Path, lock: Lock) -> None:
-    """Write a lock file."""
     try:
         Path(path).write_text(json.dumps(lock, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     except OSError as error:

@@ -91,12 +91,10 @@ class Measured(NamedTuple):
 
     @property
     def claims(self) -> int:
-        """Claims that were answered."""
         return self.ran + self.replayed + self.refused
 
     @property
     def rate(self) -> float:
-        """Answered claims per second."""
         return self.claims / self.seconds if self.seconds else 0.0
 
     def latency(self, share: float) -> float:
@@ -140,7 +138,6 @@ class Measurement:
 
     @property
     def name(self) -> str:
-        """The name of the boundary."""
         return self._boundary.name
 
     @property
@@ -150,7 +147,6 @@ class Measurement:
 
     @property
     def kind(self) -> str:
-        """The kind of store."""
         return self._boundary.entrypoint.backend.kind
 
     def run(self, profile: BenchProfile) -> Measured:
@@ -235,7 +231,6 @@ class _Keys:
         self.began = 0.0
 
     def start(self) -> None:
-        """Let time run."""
         self.began = time.perf_counter()
         if self._load.seconds is not None:
             self._ends = self.began + self._load.seconds
@@ -276,7 +271,6 @@ class Runs:
         self._lock = threading.Lock()
 
     def add(self, number: int) -> None:
-        """Count one."""
         with self._lock:
             self._times[number] = min(self._times[number] + 1, 255)
 
@@ -299,7 +293,6 @@ class _Worker:
         self.ended = 0.0
 
     def claim_all(self, keys: _Keys, stop: threading.Event) -> None:
-        """Claim until no key is left."""
         while (number := keys.take()) is not None:
             began = time.perf_counter()
             try:

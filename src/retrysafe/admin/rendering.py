@@ -182,7 +182,6 @@ def _way(event: Transition, record: Record) -> tuple[str, tuple[tuple[str, str],
 
 
 def _is_command(record: Record) -> bool:
-    """Tell whether `retrysafe run` claimed the key."""
     return record.boundary == record.operation == "run"
 
 
@@ -210,7 +209,6 @@ def consequence(record: Record) -> str:
 
 
 def summary(record: Record) -> dict[str, Any]:
-    """A record in a list."""
     return {
         "key_hash": record.key.hex(),
         "boundary": record.boundary,

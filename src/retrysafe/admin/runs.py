@@ -218,7 +218,6 @@ def entry(found: RunEntry) -> dict[str, Any]:
 
 
 def describe(row: StepRow) -> str:
-    """A row in words."""
     if row.at == DECISION:
         return "goes back"
     if row.at.name.startswith(SIGNAL):
@@ -304,7 +303,6 @@ def explain(run: Run) -> str:
 
 
 def of_stranded(found: FoundRuns) -> str:
-    """Describe stranded runs."""
     number, oldest = len(found.runs), min(map(_age, found.runs))
     waits = duration((found.runs[0].record.now - oldest) / 1e6)
     names = ", ".join(sorted({one.record.boundary for one in found.runs}))

@@ -220,7 +220,6 @@ class Sweeper:
         return count.total()
 
     def _steps(self) -> Program[int]:
-        """Remove some steps whose record is gone."""
         return (yield from sweep_steps(self._backend, self._schedule.batch)) if self._side == "records" else 0
 
     def _find_stranded(self) -> Program[FoundRuns]:

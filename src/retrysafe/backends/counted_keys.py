@@ -66,8 +66,6 @@ class KeyCountingStore(DocumentStore):
 
 
 def find(store: DocumentStore, holder: bytes) -> Ask[CountedKeys | None]:
-    """Read the counted keys of a scope."""
-
     def parse(answer: Any) -> CountedKeys | None:
         document = store.document(answer)
         if document is None:

@@ -84,7 +84,6 @@ class Write(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """True if it writes a record anew."""
         return self.sets is not None and self.sets.keys() >= {*FIELDS}
 
     def at(self, now: Micros) -> Write:
@@ -136,7 +135,6 @@ class DocumentStore:
         self._migrate = f"Run:  {naming(address).line('migrate')}"
 
     def render(self, write: Write) -> Any:
-        """The request that performs a write."""
         raise NotImplementedError
 
     def find(self, key: bytes) -> Any:
@@ -144,7 +142,6 @@ class DocumentStore:
         raise NotImplementedError
 
     def select(self, selection: Selection) -> Any:
-        """The request that looks for documents."""
         raise NotImplementedError
 
     def is_done(self, answer: Any) -> bool:
@@ -156,7 +153,6 @@ class DocumentStore:
         raise NotImplementedError
 
     def page(self, answer: Any) -> ScanPage:
-        """The documents of a scan."""
         raise NotImplementedError
 
     def apart(self, request: Any) -> Any:

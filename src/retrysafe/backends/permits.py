@@ -27,7 +27,6 @@ class Permits:
             raise otherwise() from None
 
     def give_back(self) -> None:
-        """Give a permit back."""
         self._free.put(None)
 
     @contextmanager

@@ -144,7 +144,6 @@ class Tables:
         return applied
 
     def perform(self, statements: Sequence[str]) -> None:
-        """Perform statements that mend the schema, outside a transaction."""
         if statements:
             self._patiently(self._apart(statements))
 

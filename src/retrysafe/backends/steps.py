@@ -40,7 +40,6 @@ def _spec(backend: Backend) -> BackendSpec | None:
 
 
 def keeps_steps(backend: Backend) -> bool:
-    """Tell whether a store has a place for steps."""
     return _spec(backend) is not None
 
 

@@ -23,7 +23,6 @@ class UserTable:
         self.name = ".".join(map(self.quoted, name.split(".")))
 
     def quoted(self, name: str) -> str:
-        """An identifier, as it is written in a statement."""
         if not _NAME.fullmatch(name):
             raise ConfigurationError(
                 f"{name!r} is no name of a table or column: names are letters, digits and _, with a point behind a "
@@ -32,7 +31,6 @@ class UserTable:
         return f"{self._quotes[0]}{name}{self._quotes[1]}"
 
     def column(self, name: str) -> str:
-        """A column, as it is written in a statement."""
         return self.quoted(name)
 
     def complete(self, row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -86,7 +86,6 @@ def main(
 
 
 def make_parser(program: str, names: Iterable[str] = VERBS) -> Parser:
-    """The parser of the command line with these verbs."""
     parser = Parser(prog=program, description=(retrysafe.__doc__ or "").strip())
     parser.add_argument("--version", action="version", version=f"retrysafe {retrysafe.__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
@@ -102,7 +101,7 @@ def verbs_in(words: Sequence[str]) -> Sequence[str]:
 
 
 def module_of(verb: str) -> ModuleType:
-    """The module of a verb."""
+    """The module of a verb: ``add_to`` adds its options, and each ``run…`` carries it out and returns the exit code."""
     return import_module(f"retrysafe.cli.{verb}")
 
 

@@ -19,7 +19,6 @@ from retrysafe.observability.postgresql_alerts import statements
 
 
 def add_to(verbs: Any) -> None:
-    """Add the verb to the command line."""
     parser = add_verb(verbs, "alerts", "alert rules for Prometheus, and a dashboard for Grafana", run, __doc__)
     kinds = parser.add_mutually_exclusive_group()
     add_option(kinds, "--dashboard", "a dashboard to import into Grafana, instead of rules")
@@ -27,7 +26,6 @@ def add_to(verbs: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the rules, or what was asked for instead."""
     if options.dashboard:
         say(json.dumps(dashboard(), indent=2).splitlines())
     else:

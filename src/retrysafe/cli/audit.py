@@ -24,7 +24,6 @@ from retrysafe.protocol.records import Filter
 
 
 def add_to(verbs: Any) -> None:
-    """Add the verb to the command line."""
     parser = add_verb(verbs, "audit", "compare a business table with the records", run, __doc__)
     add_store(parser)
     add_option(parser, "--boundary NAME", "the boundary of the keys", required=True)
@@ -47,7 +46,6 @@ def add_to(verbs: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare, and print what differs."""
     rows = _rows(options)
     settled_for = durations.micros(options.settled_for, "--settled-for")
     wanted = Filter(options.boundary, options.operation or options.boundary, options.scope)

@@ -25,7 +25,6 @@ _SHOWN = ("key_hash", "boundary", "operation", "scope", "effective_state", "atte
 
 
 def add_to(verbs: Any) -> None:
-    """Add the verb and the verbs below it to the command line."""
     below = add_verbs(verbs, "batch", "list the loads of tables, and show their runs", __doc__)
     parser = add_store_verb(below, "runs", "list the last load of each part of a table", run_runs)
     _add_target(parser)
@@ -43,7 +42,6 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def run_runs(options: argparse.Namespace) -> int:
-    """List loads."""
     if options.limit < 0:
         raise ConfigurationError("--limit is a number of loads, or 0 for all.")
     found = _parts(options, **({} if options.table is None else {"target": options.table}))
@@ -57,7 +55,6 @@ def run_runs(options: argparse.Namespace) -> int:
 
 
 def run_show(options: argparse.Namespace) -> int:
-    """Show a run."""
     options.limit = 0
     parts = _parts(options, run=in_scope(options.run_id, options.scope or ""))
     with open_operator(options) as operator:

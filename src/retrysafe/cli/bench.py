@@ -36,7 +36,6 @@ _HEAD = ("profile", "claims", "per second", *(f"{name} ms" for name in _SHARES),
 
 
 def add_to(verbs: Any) -> None:
-    """Add the verb to the command line."""
     parser = add_verb(verbs, "bench", "measure the claims that a store gives this machine", run, __doc__)
     add_store(parser)
     add_option(
@@ -56,7 +55,6 @@ def add_to(verbs: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, and forget what was written."""
     if options.forget is not None:
         return _forget_left(options)
     load = BenchLoad(

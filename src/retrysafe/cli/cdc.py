@@ -21,7 +21,6 @@ MADE = {
 
 
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb and the verbs below it to the command line."""
     below = add_verbs(verbs, "cdc", "the replication slot of relays that read PostgreSQL's log", __doc__)
     for name, text, run in (
         ("create", "make the publication and the slot, unless they are there", run_create),
@@ -38,14 +37,12 @@ def _slot(options: argparse.Namespace) -> Slot:
 
 
 def run_create(options: argparse.Namespace) -> int:
-    """Make them."""
     made = _slot(options).create()
     print(as_json({"slot": options.slot, "made": made}) if options.json else MADE[made].format(options.slot))
     return 0 if made else 1
 
 
 def run_drop(options: argparse.Namespace) -> int:
-    """Remove them."""
     dropped = _slot(options).drop()
     said = "the slot {} was removed" if dropped else "there is no slot {}"
     print(as_json({"slot": options.slot, "dropped": dropped}) if options.json else said.format(options.slot))
@@ -53,7 +50,6 @@ def run_drop(options: argparse.Namespace) -> int:
 
 
 def run_status(options: argparse.Namespace) -> int:
-    """Print how the slot stands, and what a person should look after."""
     found = _slot(options).status()
     if options.json:
         print(as_json({**found._asdict(), "problems": found.problems}))

@@ -16,13 +16,11 @@ from retrysafe.cli.options import add_option, add_verb
 
 
 def add_to(verbs: Any) -> None:
-    """Add the verb to the command line."""
     parser = add_verb(verbs, "completion", "print a script for completion in a shell", run, __doc__)
     add_option(parser, "shell", "the shell", choices=["bash", "zsh"])
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the script."""
     shtab = library("shtab", "completion", "retrysafe completion")
     print(shtab.complete(cli.make_parser(PROGRAM), shell=options.shell))
     return 0

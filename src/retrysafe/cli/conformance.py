@@ -33,7 +33,6 @@ _FORMATS = ("markdown", "json", "junit")
 
 
 def add_to(verbs: Any) -> None:
-    """Add the verb and the verbs below it to the command line."""
     below = add_verbs(verbs, "conformance", "check whether a server, a client or a store keeps its contract", __doc__)
     _add_http(below)
     _add_client(below)
@@ -75,7 +74,6 @@ def _add_common(parser: argparse.ArgumentParser, rules: str, timeout: float) -> 
 
 
 def run_http(options: argparse.Namespace) -> int:
-    """Check a server."""
     only = _parse_rules(options)
     able = None if options.capabilities is None else _capabilities(options.capabilities)
     profile = None if options.profile is None else PROFILES[options.profile]
@@ -84,7 +82,6 @@ def run_http(options: argparse.Namespace) -> int:
 
 
 def run_client(options: argparse.Namespace) -> int:
-    """Check a client."""
     only = _parse_rules(options)
     terms = {"header": options.header, "profile": PROFILES.get(options.profile), "timeout": options.timeout}
     report = clients.run_client(options.command, only=only, **terms)
@@ -123,7 +120,6 @@ def _add_store(verbs: Any) -> None:
 
 
 def run_store(options: argparse.Namespace) -> int:
-    """Check a store."""
     made: list[Callable[[Backend], SyncHarness | AsyncHarness]] = [SyncHarness, AsyncHarness]
     failed = 0
     for colour, make in zip(("sync", "async"), made, strict=True):

@@ -23,7 +23,6 @@ _RIGHTS = "resolve, expire, redrive, pause, reveal"
 
 
 def add_to(verbs: Any) -> None:
-    """Add the verb to the command line."""
     parser = add_verb(verbs, "console", "see and operate a store in a browser", run, __doc__)
     add_store_option(parser)
     add_option(parser, "--host HOST", "where to serve", "127.0.0.1")
@@ -40,7 +39,6 @@ def add_to(verbs: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until it is stopped."""
     serve = library("retrysafe.console.serving", "console", "The console").serve
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     logging.getLogger("retrysafe.store").setLevel(logging.WARNING)

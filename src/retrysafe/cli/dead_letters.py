@@ -47,7 +47,6 @@ class Side(NamedTuple):
 
 
 def add_to(below: Any, side: Side) -> None:
-    """Add the verb ``dead`` and the verbs below it."""
     verbs = add_verbs(
         below, "dead", "list, show, redrive and discard dead letters", "List, show, redrive and discard dead letters."
     )
@@ -92,7 +91,6 @@ def _filter(options: argparse.Namespace, side: Side) -> DeadLetterFilter:
 
 
 def run_list(side: Side, options: argparse.Namespace) -> int:
-    """List dead letters, grouped or one by one."""
     chosen = _filter(options, side)
     with side.operator(store_of(options), observers=()) as operator:
         if options.groups:
@@ -103,7 +101,6 @@ def run_list(side: Side, options: argparse.Namespace) -> int:
 
 
 def run_show(side: Side, options: argparse.Namespace) -> int:
-    """Show a dead letter."""
     chosen = DeadLetterFilter(ids=(options.id,), consumer=options.consumer if side.has_consumers else None)
     with side.operator(store_of(options), observers=()) as operator:
         for letter in side.dead_letters(operator, chosen):
@@ -119,7 +116,6 @@ _DONE = {"redrive": "redriven", "discard": "discarded"}
 
 
 def run_change(side: Side, verb: str, options: argparse.Namespace) -> int:
-    """Redrive or discard the chosen dead letters after a confirmation."""
     chosen = _filter(options, side)
     if chosen == DeadLetterFilter() and not options.all:
         ways = ["--id", "--topic", "--key", "--type", "--except-type", "--error", *["--consumer"] * side.has_consumers]
@@ -172,7 +168,6 @@ def details(letter: DeadLetter, *, payload: bool) -> dict[str, Any]:
 
 
 def show_list(letters: Iterable[DeadLetter], *, json: bool) -> None:
-    """Print a list."""
     found = [summary(letter) for letter in letters]
     if json:
         say(map(as_json, found))
@@ -190,7 +185,6 @@ def _row(one: Mapping[str, Any]) -> list[str]:
 
 
 def show_groups(groups: Mapping[tuple[str, str, str], int], *, json: bool) -> None:
-    """Print counts by topic, type and kind of error."""
     names = ("topic", "type", "error")
     if json:
         say(as_json({**dict(zip(names, group, strict=True)), "messages": count}) for group, count in groups.items())

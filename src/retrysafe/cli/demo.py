@@ -26,7 +26,6 @@ DEFAULT_ORDERS = 120
 
 
 def add_to(verbs: Any) -> None:
-    """Add the verb to the command line."""
     parser = add_verb(verbs, "demo", "see what retries do to payments, with and without retrysafe", run, __doc__)
     add_option(parser, "--seed N", "run the schedule of an earlier demo again (default: a new one)")
     add_option(parser, "--payments N", f"how many payments (default: {DEFAULT_PAYMENTS}, or all of FILE)")
@@ -44,7 +43,6 @@ def add_to(verbs: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the demo."""
     if find_spec(PACKAGE) is None:
         raise ConfigurationError("The demo is a separate package: pip install 'retrysafe[demo]'.")
     code: int = import_module(f"{PACKAGE}.command").run(options)

@@ -27,7 +27,6 @@ from retrysafe.errors import ConfigurationError
 
 
 def add_to(verbs: Any) -> None:
-    """Add the verb to the command line."""
     parser = add_verb(verbs, "describe", "what your boundaries promise", run, __doc__)
     add_option(parser, "target MODULE[:BOUNDARY]", "a module, or one boundary in it: shop.payments:charges")
     add_option(parser, "--lock FILE", "write what keys depend on to FILE, for --check")
@@ -36,7 +35,6 @@ def add_to(verbs: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Describe boundaries, or write or check their lock file."""
     if options.check and not options.lock:
         raise ConfigurationError("--check needs --lock FILE: the file to compare with.")
     if options.lock:

@@ -34,7 +34,6 @@ PAGES = "https://retrysafe.readthedocs.io/en/latest/"
 
 
 def add_to(verbs: Any) -> None:
-    """Add the verb to the command line."""
     parser = add_verb(verbs, "doctor", "find what is set up wrongly", run, __doc__)
     add_option(parser, "--store URL...", f"a store; may be repeated (default: ${STORE})")
     add_option(parser, "--broker URL...", "a broker; may be repeated")
@@ -63,7 +62,6 @@ def add_to(verbs: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the findings."""
     if options.list:
         say(f"{check.id}: {check.asks}" for check in registry.every().values())
         return 0

@@ -22,7 +22,6 @@ from retrysafe.cli.rendering import say
 
 
 def add_to(verbs: Any) -> None:
-    """Add the verb to the command line."""
     parser = add_verb(verbs, "gateway", "guard an HTTP service in any language", run, __doc__)
     add_option(parser, "--upstream URL", "the service: http://HOST:PORT")
     add_option(parser, "--store URL", f"the store, as in Boundary(store=…) (default: ${STORE})")
@@ -65,7 +64,6 @@ def _add_mcp(verbs: Any) -> None:
 
 
 def run_mcp(options: argparse.Namespace) -> int:
-    """Stand in front of an MCP server."""
     boundary = Boundary(options.name, store=store_of(options), effects=options.effects, window=options.window)
     tools = {tool: argument or None for tool, _, argument in (guard.partition("=") for guard in options.guard)}
 
@@ -79,7 +77,6 @@ def run_mcp(options: argparse.Namespace) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve."""
     serving = library("retrysafe.gateway.serving", "gateway", "The gateway")
     settings = serving.settings_of(options, store=STORE, secret=SECRET)
     guards = serving.Guards(settings)

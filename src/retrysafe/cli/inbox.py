@@ -48,7 +48,6 @@ _SIDE = attrgetter("consumer_options")
 
 
 def add_to(verbs: Any) -> None:
-    """Add the verb and the verbs below it to the command line."""
     below = add_verbs(verbs, "inbox", "run consumers, and see to their dead letters", __doc__)
     _add_run(below)
     add_store_verb(below, "status", "count dead letters by consumer", run_status)
@@ -86,7 +85,6 @@ def _add_run(below: Any) -> None:
 
 
 def run_consumer(options: argparse.Namespace) -> int:
-    """Handle messages; with --once, print what became of them."""
     log_to_stderr(options)
     handler = load_object("MODULE:NAME", options.handler)
     if not isinstance(handler, Handler):
@@ -149,7 +147,6 @@ def _consumer(options: argparse.Namespace) -> Consumer:
 
 
 def run_status(options: argparse.Namespace) -> int:
-    """Print the dead letters of each consumer."""
     with InboxOperator(store_of(options), observers=()) as operator:
         found = operator.status()
     if options.json:
@@ -163,7 +160,6 @@ def run_status(options: argparse.Namespace) -> int:
 
 
 def run_forget(options: argparse.Namespace) -> int:
-    """Remove old attempt counts and sequences."""
     with InboxOperator(store_of(options), observers=()) as operator:
         removed = operator.forget(options.older_than)
     print(as_json({"removed": removed}) if options.json else f"removed: {removed}")
@@ -171,7 +167,6 @@ def run_forget(options: argparse.Namespace) -> int:
 
 
 def run_skip(options: argparse.Namespace) -> int:
-    """Skip a sequence."""
     inbox = load_object("MODULE:NAME", options.inbox)
     if not isinstance(inbox, Inbox):
         raise ConfigurationError(f"{options.inbox} is a {type(inbox).__qualname__}: name an Inbox.")

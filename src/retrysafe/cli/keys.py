@@ -61,7 +61,6 @@ MOST_SCANNED, MOST_NAMED = 10_000, 12
 
 
 def add_to(verbs: Any) -> None:
-    """Add the verb and the verbs below it to the command line."""
     below = add_verbs(verbs, "keys", "find, show, resolve, release and expire keys", __doc__)
     _add_list(below)
     _add_show(below)
@@ -210,7 +209,6 @@ def add_naming(parser: argparse.ArgumentParser) -> Any:
 
 
 def run_list(options: argparse.Namespace) -> int:
-    """List keys, a page in memory at a time."""
     wanted = _selection(options)
     if options.limit < 0:
         raise ConfigurationError("--limit is a number of records, or 0 for all.")
@@ -260,7 +258,6 @@ def _more(found: Any, limit: int, count: int) -> str:
 
 
 def run_show(options: argparse.Namespace) -> int:
-    """Show one key."""
     with open_operator(options) as operator:
         record = find_record(operator, options, changes=False)
         if record is None:
@@ -330,7 +327,6 @@ def _read(path: str) -> str:
 
 
 def run_resolve(options: argparse.Namespace) -> int:
-    """Settle a key whose outcome is unknown, or every one that the filter selects."""
     answer = _answer(options.outcome, options.result) if _response_of(options) is None else _response_of(options)
     log = AuditLog(options)
     with open_operator(options, log) as operator:
@@ -452,7 +448,6 @@ def _decode(stored: StoredResult, option: str) -> Any:
 
 
 def run_expire(options: argparse.Namespace) -> int:
-    """End a key's window."""
     log = AuditLog(options)
     with open_operator(options, log) as operator:
         record = find_record(operator, options)

@@ -30,7 +30,6 @@ _ASYNC_ONLY = ("postgresql+asyncpg", "mysql+asyncmy", "mariadb+asyncmy")
 
 
 def add_to(verbs: Any) -> None:
-    """Add the verb to the command line."""
     parser = add_verb(verbs, "migrate", "create or update a store's tables", run, __doc__)
     add_store(parser)
     add_option(parser, "--sql", "print the SQL instead, without connecting")
@@ -43,7 +42,6 @@ def add_to(verbs: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Migrate, or print the SQL."""
     store = store_of(options)
     scheme = urlsplit(str(store)).scheme
     if options.sql:

@@ -26,18 +26,15 @@ SECRET, AUDIT = "RETRYSAFE_SECRET", "RETRYSAFE_AUDIT"
 
 
 def add_store_option(parser: argparse.ArgumentParser) -> None:
-    """Add --store."""
     add_option(parser, "--store URL", f"the store, as in Boundary(store=…) (default: ${STORE})")
 
 
 def add_store(parser: argparse.ArgumentParser) -> None:
-    """Add --store and --json."""
     add_store_option(parser)
     add_option(parser, "--json", "print JSON, one object per line")
 
 
 def add_store_verb(verbs: Any, name: str, text: str, run: Run) -> argparse.ArgumentParser:
-    """Add a verb with --store and --json."""
     parser = add_verb(verbs, name, text, run)
     add_store(parser)
     return parser

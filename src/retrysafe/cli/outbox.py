@@ -32,7 +32,6 @@ DEAD_LETTERS = dead_letters.Side(
 
 
 def add_to(verbs: Any) -> None:
-    """Add the verb and the verbs below it to the command line."""
     below = add_verbs(verbs, "outbox", "backlog, paused topics and dead letters of the outbox", __doc__)
     status = add_store_verb(below, "status", "count waiting messages by topic, and list the relays", run_status)
     add_option(status, "--stalled-after TIME", "exit with 1 if a message is due for longer", "1m")
@@ -57,7 +56,6 @@ def _add_sweep(verbs: Any) -> None:
 
 
 def run_status(options: argparse.Namespace) -> int:
-    """Print the backlog, paused topics and relays."""
     stalled_after = seconds_of(options.stalled_after, "--stalled-after")
     with OutboxOperator(store_of(options), observers=()) as operator:
         found = operator.status()
@@ -126,7 +124,6 @@ def _sign(relay: RelaySeen) -> str:
 
 
 def run_pause(options: argparse.Namespace) -> int:
-    """Pause a topic."""
     with OutboxOperator(store_of(options), actor=options.actor) as operator:
         operator.pause(options.topic)
     print(as_json({"paused": options.topic}) if options.json else f"paused {options.topic}")
@@ -134,7 +131,6 @@ def run_pause(options: argparse.Namespace) -> int:
 
 
 def run_resume(options: argparse.Namespace) -> int:
-    """Resume a topic."""
     with OutboxOperator(store_of(options), actor=options.actor) as operator:
         done = operator.resume(options.topic)
     said = "resumed" if done else "was not paused:"
@@ -143,7 +139,6 @@ def run_resume(options: argparse.Namespace) -> int:
 
 
 def run_sweep(options: argparse.Namespace) -> int:
-    """Remove published messages that were kept."""
     archive = None if options.archive is None else JsonLines(options.archive, line=line)
     return sweep.carry_out(
         options,

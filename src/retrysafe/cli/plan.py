@@ -24,7 +24,6 @@ _PERIODS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def add_to(verbs: Any) -> None:
-    """Add the verb to the command line."""
     parser = add_verb(verbs, "plan", "calculate what a store needs for a load", run, __doc__)
     add_option(parser, "--kind", "the kind of store", required=True, choices=capacity.kinds())
     add_option(parser, "--rate N/UNIT", "new keys at the peak, as in 50/s or 2000000/d", required=True)
@@ -38,7 +37,6 @@ def add_to(verbs: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the plan."""
     window = durations.seconds(options.window, "--window")
     memory = window if options.memory is None else durations.seconds(options.memory, "--memory")
     if memory < window:

@@ -41,7 +41,6 @@ _WAITS = "the relay ends when its current batch is published. What it cannot mar
 
 
 def add_to(verbs: Any) -> None:
-    """Add the verb to the command line."""
     parser = add_verb(verbs, "relay", "publish the messages in the outbox", run, __doc__)
     add_store(parser)
     add_broker(parser, _SIDE)
@@ -94,7 +93,6 @@ def add_to(verbs: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Relay, and with --once print what was published."""
     log_to_stderr(options)
     store = store_of(options)
     backend = connect(store)

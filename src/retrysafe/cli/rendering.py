@@ -60,7 +60,6 @@ def render_size(size: float) -> str:
 
 
 def as_json(value: Any) -> str:
-    """One object as one line."""
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -32,7 +32,6 @@ HEAD = ("key", "method", "url", "age", "sent", "last", "state")
 
 
 def add_to(verbs: Any) -> None:
-    """Add the verb and the verbs below it to the command line."""
     below = add_verbs(verbs, "requests", "a client's requests that have no answer yet", __doc__)
     listing = add_verb(below, "list", "list the requests in the journal", run_list)
     showing = add_verb(below, "show", "show one request, without its body", run_show)
@@ -61,7 +60,6 @@ def add_to(verbs: Any) -> None:
 
 
 def run_list(options: argparse.Namespace) -> int:
-    """List requests."""
     with closing(_journal(options)) as journal:
         found = [_summary(journal, entry) for entry in journal.pending()]
     if options.json:
@@ -75,7 +73,6 @@ def run_list(options: argparse.Namespace) -> int:
 
 
 def run_show(options: argparse.Namespace) -> int:
-    """Show a request."""
     with closing(_journal(options)) as journal:
         entry = _entry_by_name(journal, options.name)
         if entry is None:
@@ -93,7 +90,6 @@ def run_show(options: argparse.Namespace) -> int:
 
 
 def run_resume(options: argparse.Namespace) -> int:
-    """Resume requests."""
     with closing(_journal(options)) as journal:
         done: list[bool] = []
 
@@ -112,7 +108,6 @@ def run_resume(options: argparse.Namespace) -> int:
 
 
 def run_discard(options: argparse.Namespace) -> int:
-    """Discard a request."""
     with closing(_journal(options)) as journal:
         entry = _entry_by_name(journal, options.name)
         if entry is None:

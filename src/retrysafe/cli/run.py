@@ -63,7 +63,6 @@ class CommandEnded(Exception):
 
 
 def add_to(verbs: Any) -> None:
-    """Add the verb to the command line."""
     parser = add_verb(verbs, "run", "run a command once for each key", run, __doc__)
     add_store_option(parser)
     add_option(parser, "--key KEY", "what is to be done once, such as backup-2026-11-29", required=True)
@@ -81,7 +80,6 @@ def add_to(verbs: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command, or tell what became of it; return its exit code."""
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         raise ConfigurationError("The command is missing: retrysafe run --key KEY -- COMMAND. Nothing was run.")

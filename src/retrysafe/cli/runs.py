@@ -21,7 +21,6 @@ from retrysafe.protocol.steps import At
 
 
 def add_to(verbs: Any) -> None:
-    """Add the verb and the verbs below it to the command line."""
     below = add_verbs(verbs, "runs", "list, show and give up work that is done in steps", __doc__)
     parser = add_verb(below, "list", "list runs", run_list, "List keys that have steps, the latest first.")
     add_store(parser)
@@ -84,7 +83,6 @@ def _add_encryption(parser: argparse.ArgumentParser) -> None:
 
 
 def run_list(options: argparse.Namespace) -> int:
-    """List runs."""
     if options.limit < 1:
         raise ConfigurationError("--limit is a number of runs, 1 or more.")
     wanted = runs.UNASKED if options.stranded else Filter()
@@ -103,7 +101,6 @@ def run_list(options: argparse.Namespace) -> int:
 
 
 def run_show(options: argparse.Namespace) -> int:
-    """Show one run."""
     with open_operator(options) as operator:
         run = _the_run(operator, options, changes=False)
     if run is None:
@@ -127,7 +124,6 @@ def run_show(options: argparse.Namespace) -> int:
 
 
 def run_cancel(options: argparse.Namespace) -> int:
-    """Give a run up."""
     log = AuditLog(options)
     with open_operator(options, log) as operator:
         run = _the_run(operator, options)
@@ -139,7 +135,6 @@ def run_cancel(options: argparse.Namespace) -> int:
 
 
 def run_resolve(options: argparse.Namespace) -> int:
-    """Settle a step in doubt."""
     if (options.outcome == "done") is (options.result is None):
         raise ConfigurationError("--as done needs --result JSON, what the step returns (null for nothing); only it.")
     result = None if options.result is None else read_json(options.result, "--result")

@@ -21,7 +21,6 @@ from retrysafe.scan.scanner import scan
 
 
 def add_to(verbs: Any) -> None:
-    """Add the verb to the command line."""
     parser = add_verb(verbs, "scan", "find code that is not safe to retry", run, __doc__)
     add_option(parser, "paths PATH", "files and folders (default: .)", ["."], nargs="*")
     add_option(parser, "--format", "(default: text)", "text", choices=("text", "json", "sarif"))
@@ -40,7 +39,6 @@ def add_to(verbs: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Scan, and print what is new."""
     unknown = set(options.rule) - {one.id for one in EVERY_RULE}
     if unknown:
         raise ConfigurationError(f"--rule {min(unknown)}: there is no such rule.")

@@ -26,13 +26,11 @@ MOST_SKEW = 1.0
 
 
 def add_to(verbs: Any) -> None:
-    """Add the verb to the command line."""
     parser = add_verb(verbs, "status", "check a store, and count its records", run, __doc__)
     add_store(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the status of a store."""
     with open_operator(options) as operator:
         status = operator.status()
     commands = commands_of(options)

@@ -26,7 +26,6 @@ from retrysafe.protocol.events import Event, Observer
 
 
 def add_to(verbs: Any) -> None:
-    """Add the verb to the command line."""
     parser = add_verb(verbs, "sweep", "remove the records of forgotten keys", run, __doc__)
     add_store(parser)
     add_pace(parser)
@@ -37,7 +36,6 @@ def add_to(verbs: Any) -> None:
 
 
 def add_pace(parser: argparse.ArgumentParser) -> None:
-    """Add --batch, --pause, --limit and --every."""
     add_option(parser, "--batch N", "records at a time", 1000)
     add_option(parser, "--pause TIME", "minimum pause after a full batch", "10ms")
     add_option(parser, "--limit N", "stop after about N records")
@@ -45,7 +43,6 @@ def add_pace(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Sweep, and print what was removed."""
     if options.limit is not None and options.rotate:
         raise ConfigurationError("--limit is a number from 1, and cannot be combined with --rotate or --every.")
     return carry_out(
@@ -63,7 +60,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def carry_out(options: argparse.Namespace, make: Callable[[Observer], Sweeper], *, what: str = "records") -> int:
-    """Run a sweeper to its end, and print what was removed."""
     if options.limit is not None and (options.limit < 1 or options.every):
         raise ConfigurationError("--limit is a number from 1, and cannot be combined with --rotate or --every.")
     total = _Total(what)

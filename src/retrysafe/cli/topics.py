@@ -28,7 +28,6 @@ _SIDE = attrgetter("declare_options")
 
 
 def add_to(verbs: Any) -> None:
-    """Add the verb and the one below it to the command line."""
     below = add_verbs(verbs, "topics", "declare topics and queues on a broker", __doc__)
     declare = add_verb(below, "declare", "make the topics, queues and subscriptions that are missing", run_declare)
     add_broker(declare, _SIDE)
@@ -42,7 +41,6 @@ def add_to(verbs: Any) -> None:
 
 
 def run_declare(options: argparse.Namespace) -> int:
-    """Declare topics, and say which."""
     url, spec, given = choose(options, _SIDE)
     topics = _topics(options)
     _declare_topics(url, spec, topics, options.group, given)
@@ -53,7 +51,6 @@ def run_declare(options: argparse.Namespace) -> int:
 
 
 def add_declare(parser: argparse.ArgumentParser) -> None:
-    """Add --declare of a worker."""
     add_option(parser, "--declare", "first make what is missing on the broker for --topic, as `topics declare` does")
 
 

@@ -64,7 +64,6 @@ class Health:
 
 
 def add_metrics(parser: argparse.ArgumentParser) -> None:
-    """Add the option to a verb."""
     add_option(
         parser,
         "--metrics [HOST:]PORT",

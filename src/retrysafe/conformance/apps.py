@@ -73,7 +73,6 @@ class Gate:
         self._wakers: list[Callable[[], object]] = []
 
     def open(self) -> None:
-        """Let all requests through, from now on."""
         with self._lock:
             self._open.set()
             wakers, self._wakers = self._wakers, []
@@ -81,11 +80,9 @@ class Gate:
             wake()
 
     def wait(self) -> None:
-        """Wait in a thread."""
         self._open.wait(LONGEST_WAIT)
 
     async def pass_through(self) -> None:
-        """Wait in a task."""
         loop, opened = asyncio.get_running_loop(), asyncio.Event()
         with self._lock:
             if self._open.is_set():
@@ -129,7 +126,6 @@ class AppState:
         _raise("before", script)
 
     async def arun(self, script: HandlerScript, effect: Callable[[str], Awaitable[object]] | None = None) -> None:
-        """`run` in a task."""
         self._begin(script)
         if effect is not None:
             await effect(script.id)
@@ -147,7 +143,6 @@ class AppState:
             yield piece
 
     async def apieces(self, script: HandlerScript, piece: bytes) -> AsyncIterator[bytes]:
-        """`pieces` in a task."""
         for number in range(script.repeat):
             if number == 1 and script.gate == "between":
                 await self.gate(script.id).pass_through()
@@ -167,7 +162,6 @@ class AppState:
             raise AskedRequest("told to raise after the response")
 
     def gate(self, id: str) -> Gate:
-        """The gate of an id."""
         with self._lock:
             return self._gates.setdefault(id, Gate())
 
@@ -238,8 +232,6 @@ def asgi(
 
 
 def asgi_on(state: AppState, effect: Callable[[str], Awaitable[None]] | None = None) -> AsgiApp:
-    """`asgi` on a `State` of the caller's."""
-
     async def app(scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await _lifespan(receive, send)
@@ -325,8 +317,6 @@ def wsgi(
 
 
 def wsgi_on(state: AppState, effect: Callable[[str], None] | None = None) -> WsgiApp:
-    """`wsgi` on a `State` of the caller's."""
-
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
         if path == "/fixture" or path.startswith("/fixture/"):

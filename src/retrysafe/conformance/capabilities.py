@@ -59,7 +59,6 @@ class Capabilities:
     openapi: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what can't be meant."""
         object.__setattr__(self, "features", frozenset(self.features))
         if self.mode not in MODES:
             raise ConfigurationError(f"mode {self.mode!r}: it is one of {', '.join(MODES)}")

@@ -114,11 +114,9 @@ class _Place(NamedTuple):
         return tuple(found)
 
     def counts(self, asked: Mapping[str, Any]) -> bool:
-        """Tell whether a request is one with a key."""
         return self.profile is None or asked.get("method") in (None, *self.profile.methods)
 
     def body_of(self, answer: PlannedAnswer, asked: Mapping[str, Any]) -> bytes:
-        """The body of an answer to what was asked."""
         if self.profile is None or answer.status >= 400:
             return answer.body
         result = self.profile.result if self.counts(asked) else self.profile.other
@@ -161,12 +159,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     @property
     def upstream(self) -> _Upstream:
-        """The server that this connection is of."""
         assert isinstance(self.server, _Upstream)
         return self.server
 
     def handle_any(self) -> None:
-        """Write a request down, and answer it."""
         upstream, length = self.upstream, self.headers.get("Content-Length", "0")
         body = self.rfile.read(int(length) if length.isdigit() else 0)
         place, asked = upstream.place, _parse(body)
@@ -274,7 +270,6 @@ def _run(command: Sequence[str], url: str, timeout: float) -> bool:
 
 
 def _fault(scenario: Scenario, seen: Sequence[Seen], place: _Place) -> str:
-    """Say what the client did wrong; empty if nothing."""
     if not seen:
         return f"no request: the command is to send one POST to the URL in {VARIABLE}"
     first = seen[0]

@@ -95,11 +95,9 @@ class ServerHarness:
         return self.exchange(self.request(call, **how))
 
     def begin(self, call: FixtureAct = FixtureAct(), **how: Any) -> Future[WireReply]:  # noqa: B008 - a constant
-        """`act` in the background."""
         return self._threads.submit(self.act, call, **how)
 
     def exchange(self, request: WireRequest) -> WireReply:
-        """Send a request as it is, and note both."""
         try:
             with self.connection() as connection:
                 response = connection.ask(request)
@@ -111,7 +109,6 @@ class ServerHarness:
 
     @contextmanager
     def connection(self) -> Iterator[WireConnection]:
-        """A connection of the case's own."""
         connection = WireConnection(self.to, self.timeout)
         try:
             yield connection
@@ -119,7 +116,6 @@ class ServerHarness:
             connection.close()
 
     def note(self, request: WireRequest, came: str) -> None:
-        """Keep an exchange for the report."""
         keys = "".join(f" {name}: {value}" for name, value in request.fields if name == self.header)
         script = next((value for name, value in request.fields if name == "Fixture-Script"), "")
         others = "".join(
@@ -144,7 +140,6 @@ class ServerHarness:
         return response
 
     def calls(self, id: str | None = None) -> dict[str, int]:
-        """Return the counts of the fixture."""
         response = self.control(f"/calls?id={id or self.id}")
         try:
             found = json.loads(response.body)
@@ -156,11 +151,9 @@ class ServerHarness:
         return dict(found)
 
     def executions(self, id: str | None = None) -> int:
-        """Return the number of times that the handler began."""
         return self.calls(id)["executions"]
 
     def release(self, id: str | None = None) -> None:
-        """Open the gate."""
         self.control(f"/release?id={id or self.id}")
 
     def until(self, done: Callable[[], bool], what: str) -> None:
@@ -172,7 +165,6 @@ class ServerHarness:
             time.sleep(_POLL)
 
     def wait_for_entry(self, executions: int = 1) -> None:
-        """Wait until the handler has begun so often."""
         self.until(lambda: self.executions() >= executions, f"execution {executions} to begin")
 
     def close(self) -> None:
@@ -185,12 +177,10 @@ class ServerHarness:
     # ---------------------------------------------------------------- what should have come
 
     def expect(self, kept: bool, expected: str, came: str | WireReply) -> None:
-        """`RuleBroken` unless ``kept``."""
         if not kept:
             raise RuleBroken(expected, render(came) if isinstance(came, WireReply) else came)
 
     def ran(self, times: int, expected: str, came: WireReply | None = None) -> None:
-        """The handler ran exactly so often."""
         found = self.executions()
         if found != times:
             tail = "" if came is None else f", and the answer {render(came)}"
@@ -267,7 +257,6 @@ def is_marked(response: WireReply) -> bool:
 
 
 def render(response: WireReply) -> str:
-    """A response in a few words."""
     told = [f"{name}: {value}" for name, value in response.fields if name.lower() in _TOLD]
     body = _short(response.body) if response.body else "no body"
     broken = "" if response.whole else ", broken off"

@@ -111,7 +111,6 @@ def _remark(result: Result) -> str:
 
 
 def as_data(report: Report) -> dict[str, Any]:
-    """The report as JSON values."""
     able = report.capabilities
     told = {} if able is None else {name: getattr(able, name) for name in ("name", "version", "server", "mode")}
     return {
@@ -140,7 +139,6 @@ def _result(result: Result) -> dict[str, Any]:
 
 
 def as_json(report: Report) -> str:
-    """The report as JSON."""
     return json.dumps(as_data(report), indent=2, ensure_ascii=False) + "\n"
 
 

@@ -60,7 +60,6 @@ def check(rule: str, url: str, capabilities: Capabilities, *, timeout: float = T
 
 
 def read(to: ServerAddress, timeout: float = TIMEOUT) -> Capabilities:
-    """Read the capability document of a server."""
     try:
         connection = WireConnection(to, timeout)
         try:
@@ -104,7 +103,6 @@ def _check(rule: str, to: ServerAddress, able: Capabilities, timeout: float) -> 
 
 
 def _result_of_omitted(rule: str, able: Capabilities) -> Result | None:
-    """The result of a rule whose case isn't run."""
     known = RULES[rule]
     if not known.visible:
         return Result(rule, Verdict.NOT_VISIBLE, f"{known.unseen}.", known.text)

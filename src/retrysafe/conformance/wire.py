@@ -40,12 +40,10 @@ class ServerAddress(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """The value of the Host field."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
     def __str__(self) -> str:
-        """The address as a URL."""
         return f"{self.scheme}://{self.authority}{self.prefix}"
 
 
@@ -97,7 +95,6 @@ class WireReply(NamedTuple):
     whole: bool = True
 
     def all(self, name: str) -> list[str]:
-        """The values of every line of a field."""
         return [value for found, value in self.fields if found.lower() == name.lower()]
 
     def one(self, name: str) -> str | None:
@@ -133,7 +130,6 @@ class WireConnection:
         self.host = to.authority
 
     def send(self, data: bytes) -> None:
-        """Send bytes."""
         self._begin_step()
         try:
             self._socket.settimeout(self._time_left())
@@ -151,7 +147,6 @@ class WireConnection:
         return self.receive(request.method)
 
     def receive(self, method: str = "POST") -> WireReply:
-        """Read a response to its end."""
         begun = self.begin(method)
         body = bytearray()
         for piece in self._pieces:
@@ -182,7 +177,6 @@ class WireConnection:
         return self._whole
 
     def close(self) -> None:
-        """Close the connection."""
         self._socket.close()
 
     def abort(self) -> None:

@@ -14,7 +14,6 @@ AREA = Area("Boundaries", "/boundaries")
 
 
 def show(visit: Visit) -> Response:
-    """The page."""
     with visit.operator() as operator:
         sample = operator.sample()
     operations: defaultdict[str, set[str]] = defaultdict(set)

@@ -51,7 +51,6 @@ def preview_keys(visit: Visit) -> Response:
 
 
 def preview_outbox(visit: Visit) -> Response:
-    """Preview the redriving of dead letters of the outbox."""
     chosen = filter_from(visit.query, OUTBOX)
     with visit.outbox() as outbox:
         counted, page = count_letters(outbox, chosen), outbox.page(chosen, limit=SAMPLE)
@@ -59,7 +58,6 @@ def preview_outbox(visit: Visit) -> Response:
 
 
 def preview_inbox(visit: Visit) -> Response:
-    """Preview the redriving of dead letters of inboxes."""
     chosen = filter_from(visit.query, INBOX)
     with visit.inbox() as inbox:
         counted, page = count_letters(inbox, chosen), inbox.page(chosen, limit=SAMPLE)
@@ -86,7 +84,6 @@ def _preview(visit: Visit, plan: Plan, command: str, **shown: Any) -> Response:
 
 
 def start(visit: Visit) -> Response:
-    """Carry out the plan that was confirmed."""
     plan = visit.console.forms.verify(visit.field("plan"), visit.principal.name)
     visit.require(RIGHTS[plan["verb"]])
     if not plan["count"] and not plan["capped"]:
@@ -112,7 +109,6 @@ def start(visit: Visit) -> Response:
 
 
 def show_list(visit: Visit) -> Response:
-    """The operations of the last days."""
     found = visit.console.operations.recent()
     return visit.page("operations.html", AREA.title, AREA.title, operations=found, describe=describe)
 
@@ -133,7 +129,6 @@ def show_one(visit: Visit) -> Response:
 
 
 def cancel(visit: Visit) -> Response:
-    """Let an operation end before its next batch."""
     found = _find(visit)
     visit.require(RIGHTS[found.plan["verb"]])
     visit.console.operations.cancel(found.plan, visit.principal.name)
@@ -141,7 +136,6 @@ def cancel(visit: Visit) -> Response:
 
 
 def resume(visit: Visit) -> Response:
-    """Go on with an operation that was interrupted."""
     found = _find(visit)
     visit.require(RIGHTS[found.plan["verb"]])
     visit.console.operations.resume(found.plan)
@@ -156,7 +150,6 @@ def _find(visit: Visit) -> Operation:
 
 
 def describe(operation: Operation) -> str:
-    """Describe an operation in words."""
     plan = operation.plan
     told = (f"{name} {value}" for name, value in plan["fields"] if name not in _OF_ALL)
     chosen = ", ".join(told) or "all"

@@ -15,7 +15,6 @@ WITHIN = 3.0
 
 
 def show(visit: Visit) -> Response:
-    """The page."""
     console = visit.console
     stores = [console.store, *(boundary.entrypoint.backend for boundary in console.boundaries)]
     found = diagnose(stores=stores, brokers=console.brokers, topics=console.topics, within=WITHIN)

@@ -52,7 +52,6 @@ _OUTCOMES = {
 
 
 def show_list(visit: Visit) -> Response:
-    """The keys that a filter selects."""
     return _list(visit, AREA, selection.parse(visit.query))
 
 
@@ -137,12 +136,10 @@ def find(visit: Visit) -> Response:
 
 
 def show_key(visit: Visit) -> Response:
-    """One key, and why it is as it is."""
     return _key(visit, done=_DONE.get(visit.ask("done"), ""))
 
 
 def reveal(visit: Visit) -> Response:
-    """The same with its stored result."""
     with visit.operator() as operator:
         stored = operator.reveal(record_as_seen(visit, operator), reason=visit.field("reason"))
     return _key(visit, revealed=None if stored is None else result(stored))
@@ -180,7 +177,6 @@ def _key(visit: Visit, *, done: str = "", revealed: dict[str, Any] | None = None
 
 
 def resolve(visit: Visit) -> Response:
-    """Settle a key whose outcome is unknown."""
     outcome = outcome_of(visit)
     reason = reason_of(visit, outcome)
     with visit.operator() as operator:
@@ -196,7 +192,6 @@ def resolve(visit: Visit) -> Response:
 
 
 def expire(visit: Visit) -> Response:
-    """End the window of a settled key."""
     if visit.field("confirmed") != "yes":
         raise Denied(400, "Not confirmed", "Nothing was changed: confirm that the work may run again.")
     with visit.operator() as operator:
@@ -208,7 +203,6 @@ def expire(visit: Visit) -> Response:
 
 
 def outcome_of(visit: Visit) -> Outcome:
-    """The outcome that the form gives."""
     given = visit.field("outcome")
     for outcome in get_args(Outcome):
         if outcome == given:

@@ -49,7 +49,6 @@ class Counted(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Their number."""
         return sum(self.groups.values())
 
 
@@ -61,7 +60,6 @@ INBOX = LetterSide("Inbox", "/messages/inbox", "inbox dead")
 
 
 def show_outbox(visit: Visit) -> Response:
-    """Show the backlog, by topic."""
     with visit.outbox() as outbox:
         status = outbox.status()
     command = visit.commands.line("outbox status", ())
@@ -71,7 +69,6 @@ def show_outbox(visit: Visit) -> Response:
 
 
 def show_relays(visit: Visit) -> Response:
-    """The relays, and which of them are taken for dead."""
     with visit.outbox() as outbox:
         status = outbox.status()
     command = visit.commands.line("outbox status", ())
@@ -79,7 +76,6 @@ def show_relays(visit: Visit) -> Response:
 
 
 def pause(visit: Visit) -> Response:
-    """Pause a topic."""
     topic = _topic(visit)
     with visit.operator() as operator, visit.outbox() as outbox:
         operator.note("topic_paused", {"topic": topic})
@@ -88,7 +84,6 @@ def pause(visit: Visit) -> Response:
 
 
 def resume(visit: Visit) -> Response:
-    """Resume a topic."""
     topic = _topic(visit)
     with visit.operator() as operator, visit.outbox() as outbox:
         operator.note("topic_resumed", {"topic": topic})
@@ -107,7 +102,6 @@ def _topic(visit: Visit) -> str:
 
 
 def show_dead_letters(visit: Visit) -> Response:
-    """Dead letters of the outbox."""
     chosen, after = filter_from(visit.query, OUTBOX), visit.ask("after")
     with visit.outbox() as outbox:
         found = outbox.page(chosen, _number(after or "0"), ROWS)
@@ -118,7 +112,6 @@ def show_dead_letters(visit: Visit) -> Response:
 
 
 def show_inbox(visit: Visit) -> Response:
-    """Dead letters of inboxes."""
     chosen, after = filter_from(visit.query, INBOX), visit.ask("after")
     with visit.inbox() as inbox:
         found = inbox.page(chosen, _place(after) if after else None, ROWS)
@@ -161,22 +154,18 @@ def _list(
 
 
 def show_dead_letter(visit: Visit) -> Response:
-    """One dead letter of the outbox."""
     return _show(visit, OUTBOX, _dead_letter(visit))
 
 
 def show_inbox_letter(visit: Visit) -> Response:
-    """One dead letter of an inbox."""
     return _show(visit, INBOX, _inbox_letter(visit))
 
 
 def reveal_dead_letter(visit: Visit) -> Response:
-    """The same with its payload and headers."""
     return _reveal(visit, OUTBOX, _dead_letter(visit))
 
 
 def reveal_inbox_letter(visit: Visit) -> Response:
-    """The same with its payload and headers."""
     return _reveal(visit, INBOX, _inbox_letter(visit))
 
 

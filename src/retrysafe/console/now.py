@@ -34,7 +34,6 @@ class Share(NamedTuple):
 
 
 def show(visit: Visit) -> Response:
-    """The page."""
     with visit.operator() as operator:
         unknown, sample = operator.count(UNKNOWN), operator.sample()
         oldest = _oldest(operator) if unknown.records else 0.0

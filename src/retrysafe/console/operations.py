@@ -102,7 +102,6 @@ class Operations:
         begun.wait(_BEGINNING)
 
     def cancel(self, plan: Plan, by: str) -> None:
-        """Let an operation end before its next batch."""
         with self._boundary_of().claim(plan["id"], operation=_CANCEL) as claim:
             if not claim.replayed:
                 claim.result = by
@@ -118,7 +117,6 @@ class Operations:
     # ------------------------------------------------------------ how it stands
 
     def find(self, number: str) -> Operation | None:
-        """An operation by its id."""
         with self._operator() as operator:
             return self._find(operator, number)
 

@@ -19,7 +19,6 @@ ROWS = 50
 
 
 def show_list(visit: Visit) -> Response:
-    """The latest runs, or those that are stranded."""
     stranded, boundary = bool(visit.ask("stranded")), visit.ask("boundary")
     wanted = (runs.UNASKED if stranded else ANY)._replace(boundary=boundary or None)
     if visit.ask("older-than"):
@@ -58,7 +57,6 @@ def show_one(visit: Visit) -> Response:
 
 
 def cancel(visit: Visit) -> Response:
-    """Give the run up."""
     if visit.field("confirmed") != "yes" or not visit.field("reason"):
         raise Denied(400, "Not confirmed", "Nothing was changed: confirm that the run is to be undone, and say why.")
     with visit.operator() as operator:

@@ -49,7 +49,6 @@ class Forms:
         self._secret = hashlib.sha256(b"retrysafe console\0" + (given or secrets.token_bytes(32))).digest()
 
     def nonce(self, request: Request) -> str:
-        """The browser's cookie, or a new one."""
         return request.cookies.get(_cookie_of(request)) or secrets.token_urlsafe(32)
 
     def remember(self, request: Request, response: Response, nonce: str) -> None:
@@ -62,7 +61,6 @@ class Forms:
         response.set_cookie(name, nonce, path=path, secure=secure, httponly=True, samesite="strict")
 
     def token(self, nonce: str, principal: str) -> str:
-        """Make the token of their forms."""
         return self._mac("form", nonce, principal)
 
     def check(self, request: Request, given: str, principal: str) -> None:

@@ -22,7 +22,6 @@ STATIC = {
 
 @cache
 def static(name: str) -> bytes:
-    """The content of one of those files."""
     return files("retrysafe.console").joinpath("static", name).read_bytes()
 
 
@@ -46,7 +45,6 @@ def _environment() -> Environment:
 
 
 def render(name: str, values: dict[str, Any]) -> str:
-    """A page."""
     return _environment().get_template(name).render(values)
 
 

@@ -51,7 +51,6 @@ class ConsoleState:
     operations: Operations
 
     def operator(self, actor: str) -> Operator:
-        """The operator of keys, acting for a principal."""
         return Operator(
             self.store,
             actor=actor,
@@ -92,7 +91,6 @@ class Visit:
 
     @property
     def query(self) -> Fields:
-        """The fields of the URL."""
         params = self.request.query_params
         return texts({name: [value.strip() for value in params.getlist(name)] for name in params})
 
@@ -105,11 +103,9 @@ class Visit:
         return (self.form.get(name) or [""])[-1].strip()
 
     def path(self, name: str) -> str:
-        """One part of the path."""
         return str(self.request.path_params[name])
 
     def require(self, right: Right) -> None:
-        """Refuse the request unless its principal has the right."""
         if not self.principal.may(right):
             raise Denied(
                 403, "Not allowed", f"{self.principal.name} does not have the right “{right}”. Nothing was changed."
@@ -123,15 +119,12 @@ class Visit:
         return self.console.commands
 
     def operator(self) -> Operator:
-        """The operator of keys, acting for the principal."""
         return self.console.operator(self.principal.name)
 
     def outbox(self) -> OutboxOperator:
-        """The operator of the outbox, acting for the principal."""
         return OutboxOperator(self.console.store, actor=self.principal.name, observers=self.console.observers)
 
     def inbox(self) -> InboxOperator:
-        """The operator of inboxes, acting for the principal."""
         return InboxOperator(self.console.store, actor=self.principal.name, observers=self.console.observers)
 
     # ------------------------------------------------------------ answers

@@ -35,7 +35,6 @@ _SETTLED = {
 
 
 def why(record: Record) -> Why:
-    """The panel of a record."""
     return Why(explain(record), f"A retry {answer(record)}.", sorted(_moments(record)))
 
 

@@ -24,7 +24,6 @@ class Admin:
         self._metrics = metrics
 
     async def __call__(self, path: str, send: Send) -> None:
-        """Answer, whatever the method is."""
         if path == "/health/live":
             response = _json(200, {"status": "live", "worker": runtime.pid})
         elif path == "/health/ready":

@@ -133,8 +133,6 @@ class ProxiedRequest:
         self._guarded = False
 
     async def serve(self, receive: Receive, send: Send) -> None:
-        """Answer it."""
-
         base = self._place.guard.policy.problem_base
 
         async def answering(message: Message) -> None:

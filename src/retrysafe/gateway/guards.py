@@ -79,7 +79,6 @@ class Guards:
 
     @property
     def boundary(self) -> Boundary:
-        """One of the boundaries, which share a store."""
         return self.defaults.guard.boundary
 
     async def ask_store(self) -> None:
@@ -91,7 +90,6 @@ class Guards:
             await asyncio.to_thread(lambda: run(read(backend.store, _NO_KEY), backend.client()))
 
     async def aclose(self) -> None:
-        """Close the store."""
         for boundary in self._boundaries.values():
             await boundary.aclose()
 

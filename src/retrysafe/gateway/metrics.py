@@ -60,15 +60,12 @@ class Metrics:
         )
 
     def __call__(self, event: Event, /) -> None:
-        """Count what is told of no attempt."""
         self._count(event)
 
     def watch(self, received: Event, /) -> CountedAttempt:
-        """Count what is told of one attempt."""
         return CountedAttempt(self, received)
 
     def add(self, counter: str, event: Event, outcome: str) -> None:
-        """Add one to a counter."""
         self._counters[counter].labels(event.boundary, event.operation, outcome).inc()
 
     def _count(self, event: Event) -> None:
@@ -102,7 +99,6 @@ class CountedAttempt:
         self._decided = self._ending = ""
 
     def __call__(self, event: Event, /) -> None:
-        """Note what the attempt does."""
         name = event.name
         if name in DECISIONS:
             self._decided = name
@@ -111,7 +107,6 @@ class CountedAttempt:
         self._metrics._count(event)
 
     def close(self, error: BaseException | None, /) -> None:
-        """Count how it ended."""
         if self._decided in BEGINNINGS:
             self._metrics.add(ATTEMPTS, self._received, self._ending or "error")
         elif not self._decided:

@@ -47,7 +47,6 @@ class HeaderFinder:
         self._trusts = principal.trusts
 
     def __call__(self, scope: Scope) -> str:
-        """The principal; raises `Refusal`."""
         client = scope.get("client")
         if client is None or not self._trusts(client[0]):
             raise Refusal("principal-missing", "Nothing was done. This client is not trusted to name the principal.")
@@ -63,7 +62,6 @@ class TokenFinder:
         self._header = claims.header.lower().encode("latin-1")
 
     async def __call__(self, scope: Scope) -> str:
-        """The principal; raises `Refusal`."""
         token = self._token(scope)
         claims = self._claims
         try:

@@ -91,7 +91,6 @@ class Protocol(HttpToolsProtocol):
     # ------------------------------------------------------------ connections
 
     def connection_made(self, transport: Any) -> None:
-        """A client came; it begins soon, or leaves."""
         super().connection_made(transport)
         if len(self.connections) > self.limits.connections:
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE)
@@ -99,7 +98,6 @@ class Protocol(HttpToolsProtocol):
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone, and with it what was waited for."""
         self._ended = True
         self._unset_keepalive_if_required()
         self._no_patience()
@@ -107,19 +105,16 @@ class Protocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The client does not read as fast as is written."""
         super().pause_writing()
         self._watch_reader()
 
     def resume_writing(self) -> None:
-        """The client has read."""
         super().resume_writing()
         if self._reading is not None:
             self._reading.cancel()
             self._reading = None
 
     def on_response_complete(self) -> None:
-        """The response is written, as far as the client reads it."""
         super().on_response_complete()
         if self.transport.is_closing():
             self._watch_reader()
@@ -131,7 +126,6 @@ class Protocol(HttpToolsProtocol):
     # ------------------------------------------------------------ reading
 
     def data_received(self, data: bytes) -> None:
-        """Read what came, as one message after the other."""
         self._unset_keepalive_if_required()
         if self._in_head and self._patience is None:
             self._patience = self.loop.call_later(self.limits.head_seconds, self._late)
@@ -178,12 +172,10 @@ class Protocol(HttpToolsProtocol):
     # ------------------------------------------------------------ the parser's callbacks
 
     def on_message_begin(self) -> None:
-        """A head begins."""
         super().on_message_begin()
         self._in_head, self._size, self._advanced = True, 0, True
 
     def on_url(self, url: bytes) -> None:
-        """A part of the target."""
         self._take(len(url))
         super().on_url(url)
 
@@ -231,13 +223,11 @@ class Protocol(HttpToolsProtocol):
             self.headers.append((b"host", authority))
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body."""
         self._size, self._advanced = 0, True
         self._arrived += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The body is whole, unless the message has to be read again."""
         self._advanced = True
         if not self.parser.should_upgrade() or self.parser.get_method() == b"CONNECT":
             self._no_patience()
@@ -271,7 +261,6 @@ class Protocol(HttpToolsProtocol):
     # ------------------------------------------------------------ the end of a connection
 
     def send_400_response(self, msg: str) -> None:
-        """Send uvicorn's answer to a request that it cannot read."""
         self._refuse(HTTPStatus.BAD_REQUEST)
 
     def _refuse(self, status: HTTPStatus) -> None:

@@ -77,7 +77,6 @@ class Route:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be kept."""
         _one_of("key", self.key, NEEDS)
         if str(self.effects) == "transactional":
             raise ConfigurationError(
@@ -106,7 +105,6 @@ class TrustedHeader:
     trusted: tuple[IPv4Network | IPv6Network, ...]
 
     def __post_init__(self) -> None:
-        """Refuse a header that any client could set, unless it is said to be trusted."""
         if not self.trusted:
             raise ConfigurationError(
                 "principal: a header that every client can set proves nothing. Give in from= the networks that may set "
@@ -147,7 +145,6 @@ class Claims:
     leeway: float = 10.0
 
     def __post_init__(self) -> None:
-        """Refuse settings under which a token could name any principal."""
         if (self.jwks_url is None) == (self.key is None):
             raise ConfigurationError("principal: give jwks_url or key_file to verify tokens, and not both.")
         if not self.algorithms:
@@ -226,7 +223,6 @@ class Settings:
     encryption: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
         parts = urlsplit(self.upstream)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             shown = without_password(self.upstream)

@@ -74,7 +74,6 @@ class TomlTable(NamedTuple):
         return found
 
     def wrong(self, key: str, what: str) -> ConfigurationError:
-        """The error to raise about a key."""
         return self.source.wrong(self.name, self.number, key, what)
 
 
@@ -82,14 +81,12 @@ class TomlTable(NamedTuple):
 
 
 def text(value: Any) -> str:
-    """Text that is not empty."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{value!r} is no text.")
     return value
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """A list of texts."""
     if not isinstance(value, list):
         raise ValueError(f"{value!r} is no list of texts.")
     return tuple(map(text, value))
@@ -103,14 +100,12 @@ def number(value: Any) -> int:
 
 
 def flag(value: Any) -> bool:
-    """True or false."""
     if not isinstance(value, bool):
         raise ValueError(f"{value!r} is neither true nor false.")
     return value
 
 
 def seconds(value: Any) -> float:
-    """A duration."""
     return durations.seconds(value, "the value")
 
 
@@ -125,7 +120,6 @@ def size(value: Any) -> int:
 
 
 def statuses(value: Any) -> frozenset[int]:
-    """A list of HTTP statuses."""
     if not isinstance(value, list) or not all(isinstance(one, int) and 100 <= one <= 599 for one in value):
         raise ValueError(f"{value!r} is no list of HTTP statuses.")
     return frozenset(value)
@@ -150,5 +144,4 @@ def address(value: Any) -> tuple[str, int]:
 
 
 def networks(value: Any) -> tuple[IPv4Network | IPv6Network, ...]:
-    """A list of networks."""
     return tuple(map(ip_network, texts(value)))

@@ -85,7 +85,6 @@ class Upstream:
         self.session._retry_connection = False
 
     async def close(self) -> None:
-        """Close every connection."""
         await self.session.close()
 
     def url(self, path: bytes, query: bytes) -> URL:

@@ -126,7 +126,6 @@ def _growth() -> Panel:
 
 
 def rows() -> dict[str, list[Panel]]:
-    """The panels of each row, by its title."""
     found: dict[str, list[Panel]] = {_FIRST: [*_glance()], _KEYS: []}
     for metric in (*COUNTERS, *GAUGES):
         _, word, *_ = [*metric.name.split("."), ""]
@@ -137,7 +136,6 @@ def rows() -> dict[str, list[Panel]]:
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard, as Grafana's JSON model has it."""
     placed: list[dict[str, Any]] = []
     top = 0
     for title, panels in rows().items():

@@ -60,7 +60,6 @@ class OpenTelemetryObserver:
         self._tracer = trace.get_tracer("retrysafe", retrysafe.__version__, tracer_provider)
 
     def is_enabled(self, name: str, /) -> bool:
-        """Tell whether anything is counted or shown of what is told of no attempt."""
         return name in _COUNTED_BY or name in _SHOWN_BY
 
     def __call__(self, event: Event, /) -> None:
@@ -114,7 +113,6 @@ class AttemptWatch:
         return not self._closed and self._pid == runtime.pid
 
     def __call__(self, event: Event, /) -> None:
-        """Note what the attempt does; it may be told from the heartbeat's thread."""
         name, fields = event.name, event.fields
         if name == "store_request":
             self._record_request(fields)
@@ -189,7 +187,6 @@ class _Instruments:
         )
 
     def labels(self, event: Event) -> Labels:
-        """Return the common labels of an event's metrics."""
         found: Labels = {
             "retrysafe.boundary": self._few("boundary", event.boundary),
             "retrysafe.operation": self._few("operation", event.operation),
@@ -283,7 +280,6 @@ def _identity(received: Event) -> dict[str, str]:
 
 
 def _value(value: object) -> str | bool | int | float | list[str]:
-    """A field as an attribute of a span's event."""
     if isinstance(value, str | bool | int | float):
         return value
     return [str(part) for part in value] if isinstance(value, tuple) else str(value)

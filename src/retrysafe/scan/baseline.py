@@ -25,7 +25,6 @@ def load(path: str) -> dict[str, str]:
 
 
 def save(path: str, findings: Iterable[Finding]) -> None:
-    """Write a baseline of these findings. Raises `ConfigurationError`."""
     known = {one.fingerprint: f"{one.rule.id} {one.shown} {one.context}".rstrip() for one in findings}
     text = json.dumps(
         {"version": _VERSION, "findings": dict(sorted(known.items(), key=lambda kv: (kv[1], kv[0])))}, indent=1

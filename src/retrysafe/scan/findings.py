@@ -59,7 +59,6 @@ class Finding(NamedTuple):
 
 
 def finding(rule: Rule, module: Module, node: ast.AST, message: str, severity: Severity | None = None) -> Finding:
-    """A finding at a node."""
     if isinstance(node, Function | ast.ClassDef):
         start = min([node.lineno, *(one.lineno for one in node.decorator_list)])
         end = max(node.lineno, node.body[0].lineno - 1)

@@ -55,7 +55,6 @@ class Scope:
         """Of a class: what its methods assign to attributes of their first parameter."""
 
     def bind(self, name: str, binding: Binding) -> None:
-        """Add a binding."""
         self.names.setdefault(name, []).append(binding)
 
     def at(self, name: str, line: int | None) -> Binding | None:

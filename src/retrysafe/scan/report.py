@@ -15,18 +15,15 @@ _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sa
 
 
 def url_of(page: str) -> str:
-    """The address of a page under docs/."""
     return f"{SITE}{page.removesuffix('.md')}/"
 
 
 def text(findings: Iterable[Finding]) -> Iterator[str]:
-    """One line for each finding, as compilers have it."""
     for one in findings:
         yield f"{one.shown}:{one.line}:{one.column}: {one.rule.id} {one.severity.value}: {one.message}"
 
 
 def data(one: Finding) -> dict[str, Any]:
-    """A finding for programs."""
     return {
         "rule": one.rule.id,
         "title": one.rule.title,
@@ -43,7 +40,6 @@ def data(one: Finding) -> dict[str, Any]:
 
 
 def sarif(findings: Sequence[Finding]) -> dict[str, Any]:
-    """A SARIF log with one run."""
     driver = {
         "name": "retrysafe",
         "version": retrysafe.__version__,

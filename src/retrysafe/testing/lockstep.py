@@ -97,7 +97,6 @@ class World:
         return record
 
     def look(self) -> Record | None:
-        """Read, and remember what was seen."""
         self.seen = self.read()
         return self.seen
 

@@ -81,7 +81,6 @@ def answer_of(error: RetrysafeError | Postponed, concurrent_status: int) -> Resp
 
 
 def refuse(refusal: DeliveryRefused) -> Response:
-    """The answer to a refused delivery."""
     more = [(b"accept-encoding", b"identity")] if refusal.reason == "encoding-unsupported" else []
     made = problem(refusal.status, refusal.reason, "Nothing was done.")
     return made._replace(headers=(*made.headers, *more))
@@ -94,18 +93,15 @@ def acknowledge(*, replayed: bool = False) -> Response:
 
 
 def text(content: str) -> Response:
-    """A success with a text."""
     return _response(200, content.encode("utf-8", "replace"), [(b"content-type", b"text/plain; charset=utf-8")])
 
 
 def method_not_allowed() -> Response:
-    """The answer to any method except POST."""
     made = problem(405, "method-not-allowed", "Webhooks are delivered by POST.")
     return made._replace(headers=(*made.headers, (b"allow", b"POST")))
 
 
 def problem(status: int, code: str, detail: str, retry_after: float | None = None) -> Response:
-    """An answer as a problem (RFC 9457)."""
     body = json.dumps({"status": status, "code": code, "detail": detail}).encode()
     headers = [(b"content-type", b"application/problem+json")]
     if retry_after is not None:

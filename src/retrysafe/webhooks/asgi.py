@@ -19,7 +19,6 @@ class WebhookApp:
         self.receiver = receiver
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         if scope["type"] != "http":
             raise RuntimeError(f"WebhookApp serves HTTP, not {scope['type']!r}: mount it beneath an application.")
         if scope["method"] != "POST":

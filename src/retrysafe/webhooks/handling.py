@@ -32,12 +32,10 @@ class Handlers:
 
     @property
     def types(self) -> list[str]:
-        """The event types that have their own handler."""
         return sorted(self._by_type)
 
     @property
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """The function of each of these types."""
         return {kind: self._by_type[kind].function for kind in self.types}
 
     def add(
@@ -63,7 +61,6 @@ class Handlers:
         self._otherwise = function_of(function, None)
 
     def find(self, kind: str) -> Function | None:
-        """The handler for events of this type."""
         return self._by_type.get(kind, self._otherwise)
 
 

@@ -159,11 +159,9 @@ class _Sending:
 
     @property
     def attempts(self) -> int:
-        """The largest number of attempts of one call."""
         return self._attempts
 
     def _request(self, message: Message, endpoint: Endpoint, attempt: _Attempt) -> dict[str, Any]:
-        """The client's arguments for one attempt, signed now."""
         if not isinstance(endpoint, Endpoint):
             raise ConfigurationError(
                 f"endpoint= is a {type(endpoint).__qualname__}; expected Endpoint(url, secret), with the secret by "

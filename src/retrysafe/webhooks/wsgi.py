@@ -24,7 +24,6 @@ class WebhookApp:
         self.receiver = receiver
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        """Serve one request."""
         if environ["REQUEST_METHOD"] != "POST":
             return respond(method_not_allowed(), start_response)
         try:

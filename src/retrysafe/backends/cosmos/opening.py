@@ -52,7 +52,6 @@ def from_url(url: str) -> Backend:
 
 
 def from_database(database: Any) -> Backend:
-    """A backend on a DatabaseProxy, in the default container."""
     clock, names = ServiceClock(), (database.id, CONTAINER)
     address = f"cosmos://…@{urlsplit(database.client_connection.url_connection).netloc}/{'/'.join(names)}"
     reach = Reach(database, CONTAINER)

@@ -67,7 +67,6 @@ def from_client(client: Any) -> Backend:
 
 
 def from_table(table: Any) -> Backend:
-    """A backend on a Table of boto3."""
     if table.meta.resource_model.name != "Table" or table.meta.service_name != "dynamodb":
         raise ConfigurationError(f"store= is {table!r}; of boto3's resources only a DynamoDB Table can be one.")
     clock, address = ServiceClock(), _address(table.name, table.meta.client)

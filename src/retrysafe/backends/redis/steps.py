@@ -102,7 +102,6 @@ class RedisSteps:
         return Ask(_script("signal", work, row.at, _pack(work, row), work.generation), bool)
 
     def conclude(self, work: Work) -> list[Ask[None]]:
-        """Let the hash expire with its record."""
         return [Ask(_script("conclude", work), nothing)]
 
     def sweep(self, limit: int) -> list[Ask[int]]:

@@ -222,7 +222,6 @@ def name_of(key: bytes) -> bytes:
 
 
 def key_of(name: bytes) -> bytes:
-    """The record's key behind a Redis key."""
     return bytes.fromhex(name[len(_PREFIX) : -len(_SUFFIX)].decode())
 
 
@@ -267,7 +266,6 @@ Node = Mapping[str, str]
 
 
 def _findings(masters: Sequence[Node]) -> list[Finding]:
-    """Collect the findings of all masters, each once."""
     found = [finding for node in masters for look in _LOOKS for finding in look(node)]
     return list(dict.fromkeys(found))
 

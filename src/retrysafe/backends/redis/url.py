@@ -128,7 +128,6 @@ def _one(address: Address, kind: Any, retry: Any) -> Any:
 
 
 def sync(address: Address) -> sync_masters.Masters:
-    """Masters for sync code."""
     never = Retry(NoBackoff(), 0)
     if address.topology == "cluster":
         node: Any = redis.cluster.ClusterNode
@@ -154,7 +153,6 @@ def sync(address: Address) -> sync_masters.Masters:
 
 
 def asynchronous(address: Address) -> AsyncMasters:
-    """Masters for the running loop."""
     never = redis.asyncio.retry.Retry(NoBackoff(), 0)
     if address.topology == "cluster":
         nodes = [redis.asyncio.cluster.ClusterNode(host, port) for host, port in address.hosts]

@@ -21,7 +21,6 @@ SOLUTIONS = Path(__file__).with_name("solutions.py")
 
 
 def main() -> int:
-    """Carry out the command line."""
     program = f"python -m {__package__}"
     parser = argparse.ArgumentParser(prog=program, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("file", nargs="?", help="your solutions")
@@ -64,7 +63,6 @@ def _check(path: Path) -> int:
 
 
 def load(path: Path) -> ModuleType:
-    """The module of a file."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise SystemExit(f"{path} is no file of Python.")

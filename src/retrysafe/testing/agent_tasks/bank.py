@@ -30,7 +30,6 @@ class _Bank(BaseHTTPRequestHandler):
 
 
 def charges(ledger: str, account: str) -> int:
-    """Count the charges of an account."""
     with closing(sqlite3.connect(ledger, timeout=60)) as connection:
         (count,) = connection.execute("SELECT count(*) FROM ledger WHERE account = ?", (account,)).fetchone()
     return int(count)

@@ -49,11 +49,9 @@ class Child:
         self._heard = time.monotonic()
 
     def fileno(self) -> int:
-        """Return the descriptor of its messages."""
         return self._told
 
     def read(self) -> None:
-        """Take in what it tells now."""
         data = os.read(self._told, 1 << 16)
         if not data:
             self.open = False
@@ -93,19 +91,16 @@ class Child:
             os.write(self._leave, b"!")
 
     def end(self) -> None:
-        """Make an end of it, if it has not come to one."""
         if self.open:
             os.kill(self.pid, signal.SIGKILL)
             while self.open:
                 self.read()
 
     def messages(self, kind: str) -> list[Any]:
-        """Return its messages of a kind."""
         return [event[1] if len(event) > 1 else None for event in self._events if event[0] == kind]
 
     @property
     def ended(self) -> Ended:
-        """Its end."""
         outcome, settled = (self.messages("outcome") or [("", False)])[-1]
         story = (event[1] for event in self._events if event[0] in ("call", "outcome", "again"))
         known = tuple(self.messages("known"))  # connections that a driver makes where no stack shows it
@@ -139,7 +134,6 @@ def listen(children: Sequence[Child], until: Callable[[], bool], silence: float)
 
 
 def _live(work: Work, telling: int, waiting: int, limit: float) -> None:
-    """Be the child, to its end."""
     code = 1
     try:
         die_with_parent()
@@ -171,5 +165,4 @@ def die_with_parent() -> None:
 
 
 def is_forkable() -> bool:
-    """Tell whether this system can fork at all."""
     return hasattr(os, "fork") and sys.platform != "emscripten"

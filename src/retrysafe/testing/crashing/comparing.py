@@ -107,7 +107,6 @@ def problems(uncrashed: Uncrashed, point: Point, processes: Sequence[Ended]) -> 
 
 
 def is_done(ended: Ended) -> bool:
-    """Tell whether it ended with a result."""
     return ended.settled and ended.outcome == "done"
 
 

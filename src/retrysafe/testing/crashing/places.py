@@ -80,7 +80,6 @@ def list_modules() -> tuple[str, ...]:
 
 
 def is_within(package: str) -> bool:
-    """Tell whether a library is on the stack."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name: str = frame.f_globals.get("__name__", "")

@@ -18,7 +18,6 @@ class Place(NamedTuple):
 
     @property
     def short(self) -> str:
-        """File and line."""
         return f"{self.file}:{self.line}" if self.file else "?"
 
 
@@ -97,5 +96,4 @@ class Ended(NamedTuple):
 
     @property
     def calls(self) -> list[Call]:
-        """Its calls."""
         return [told for told in self.story if isinstance(told, Call)]

@@ -39,7 +39,6 @@ class Tracer:
         self._cancelled = False
 
     def watch(self, tell: Tell, plan: Point | None, *, lapsed: bool = False) -> None:
-        """Begin to count."""
         self._tell, self._count, self.lapsed = tell, 0, lapsed
         self._cancelled = False
         self.aged.clear()
@@ -76,7 +75,6 @@ class Tracer:
             self._tell(event)
 
     def note_database(self, database: Database) -> None:
-        """Take note of a database."""
         if self.watching and database not in self.databases:
             self.databases[database] = None
             where = dict(database.where)

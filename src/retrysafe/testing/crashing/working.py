@@ -118,7 +118,6 @@ class CrashWorker:
         await awaited
 
     def _to_the_end(self, state: Any, tell: Tell) -> None:
-        """Retry until an answer is final."""
         begun = time.monotonic()
         for number in count(1):
             if self._attempt(state, tell):

@@ -112,7 +112,6 @@ class PooledDriver(OfLibrary[C], Pool[C]):
         return value, None
 
     def open(self) -> C:
-        """Open a connection."""
         raise NotImplementedError
 
     @staticmethod

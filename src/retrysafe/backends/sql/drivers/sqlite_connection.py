@@ -37,7 +37,6 @@ class Connection(sqlite3.Connection):
         return cursor
 
     def blobopen(self, *args: Any, **options: Any) -> sqlite3.Blob:
-        """A blob is read like a cursor."""
         blob: sqlite3.Blob = self._note(super().blobopen(*args, **options))
         return blob
 
