@@ -61,7 +61,7 @@ class Local:
     def __call__(self, request: Request) -> Principal | None:
         """The user, unless the request comes from another machine, or through a proxy that says so."""
         client = request.client
-        if client is None or not _is_loopback(client.host) or not _FORWARDED.isdisjoint(request.headers):
+        if client is None or not is_loopback(client.host) or not _FORWARDED.isdisjoint(request.headers):
             return None
         return self._principal
 
@@ -74,7 +74,10 @@ def rights_named(names: Iterable[Right | str]) -> frozenset[Right]:
         raise ConfigurationError(f"{error}: the rights are {', '.join(Right)}.") from None
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine reaches an address."""
+    if host == "localhost":
+        return True
     try:
         return ip_address(host).is_loopback
     except ValueError:

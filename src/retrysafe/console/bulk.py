@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from starlette.responses import Response
@@ -14,7 +15,7 @@ from retrysafe.admin.operator import UNKNOWN, Batch
 from retrysafe.claims.responses import is_http
 from retrysafe.console.access import Right
 from retrysafe.console.keys import answer_of, first_page, outcome_of, reason_of
-from retrysafe.console.messages import INBOX, OUTBOX, Counted, LetterSide, count_letters, fields_of, filter_from
+from retrysafe.console.messages import INBOX, OUTBOX, LetterSide, count_letters, fields_of, filter_from
 from retrysafe.console.operations import Operation, OperationState, Plan
 from retrysafe.console.security import Denied
 from retrysafe.console.visit import Area, ConsolePage, ConsoleState, Visit
@@ -50,24 +51,16 @@ def preview_keys(visit: Visit) -> Response:
     return _preview(visit, plan, command, records=page.records, groups=None, letters=None)
 
 
-def preview_outbox(visit: Visit) -> Response:
-    chosen = filter_from(visit.query, OUTBOX)
-    with visit.outbox() as outbox:
-        counted, page = count_letters(outbox, chosen), outbox.page(chosen, limit=SAMPLE)
-    return _preview_letters(visit, OUTBOX, "outbox redrive", counted, page)
-
-
-def preview_inbox(visit: Visit) -> Response:
-    chosen = filter_from(visit.query, INBOX)
-    with visit.inbox() as inbox:
-        counted, page = count_letters(inbox, chosen), inbox.page(chosen, limit=SAMPLE)
-    return _preview_letters(visit, INBOX, "inbox redrive", counted, [one.letter for one in page])
-
-
-def _preview_letters(visit: Visit, side: LetterSide, verb: str, counted: Counted, page: list[DeadLetter]) -> Response:
-    fields, groups = list(fields_of(filter_from(visit.query, side))), counted.groups
-    plan = {"verb": verb, "fields": fields, "count": counted.total, "capped": counted.capped and bool(page)}
-    plan["until"] = max((letter.now for letter in page), default=0)
+def preview_letters(side: LetterSide, visit: Visit) -> Response:
+    """Preview the redriving of dead letters."""
+    chosen = filter_from(visit.query, side)
+    with visit.outbox() if side is OUTBOX else visit.inbox() as letters:
+        counted = count_letters(letters, chosen)
+        found = letters.page(chosen, limit=SAMPLE)
+        page: list[DeadLetter] = [one if isinstance(one, DeadLetter) else one.letter for one in found]
+    fields, groups = list(fields_of(chosen)), counted.groups
+    plan = {"fields": fields, "count": counted.total, "capped": counted.capped and bool(page)}
+    plan |= {"verb": f"{side.verb.split()[0]} redrive", "until": max((letter.now for letter in page), default=0)}
     command = visit.commands.line(f"{side.verb} redrive", fields or [("all", "")])
     return _preview(visit, plan, command, records=None, groups=list(groups.items())[:SAMPLE], letters=page)
 
@@ -190,8 +183,8 @@ def _result(plan: Plan) -> Any:
 
 
 MESSAGE_PAGES: tuple[ConsolePage, ...] = (
-    ConsolePage("/messages/dead/redrive", preview_outbox, right=Right.REDRIVE),
-    ConsolePage("/messages/inbox/redrive", preview_inbox, right=Right.REDRIVE),
+    ConsolePage("/messages/dead/redrive", partial(preview_letters, OUTBOX), right=Right.REDRIVE),
+    ConsolePage("/messages/inbox/redrive", partial(preview_letters, INBOX), right=Right.REDRIVE),
 )
 KEY_PAGES: tuple[ConsolePage, ...] = (ConsolePage("/keys/resolve", preview_keys, right=Right.RESOLVE),)
 PAGES: Iterable[ConsolePage] = (

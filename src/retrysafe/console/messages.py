@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 from starlette.responses import Response
 
@@ -59,43 +60,22 @@ INBOX = LetterSide("Inbox", "/messages/inbox", "inbox dead")
 # ---------------------------------------------------------------- outbox, topics and relays
 
 
-def show_outbox(visit: Visit) -> Response:
+def show_status(title: str, visit: Visit) -> Response:
+    """The backlog by topic, or the relays and which of them are taken for dead."""
     with visit.outbox() as outbox:
         status = outbox.status()
-    command = visit.commands.line("outbox status", ())
-    return visit.page(
-        "outbox.html", AREA.title, "Outbox", tab="Outbox", status=status, stalled=STALLED, command=command
-    )
+    shown = {"status": status, "stalled": STALLED, "gone": GONE, "command": visit.commands.line("outbox status", ())}
+    return visit.page(f"{title.lower()}.html", AREA.title, title, tab=title, **shown)
 
 
-def show_relays(visit: Visit) -> Response:
-    with visit.outbox() as outbox:
-        status = outbox.status()
-    command = visit.commands.line("outbox status", ())
-    return visit.page("relays.html", AREA.title, "Relays", tab="Relays", status=status, gone=GONE, command=command)
-
-
-def pause(visit: Visit) -> Response:
-    topic = _topic(visit)
-    with visit.operator() as operator, visit.outbox() as outbox:
-        operator.note("topic_paused", {"topic": topic})
-        outbox.pause(topic)
-    return visit.go(AREA.path)
-
-
-def resume(visit: Visit) -> Response:
-    topic = _topic(visit)
-    with visit.operator() as operator, visit.outbox() as outbox:
-        operator.note("topic_resumed", {"topic": topic})
-        outbox.resume(topic)
-    return visit.go(AREA.path)
-
-
-def _topic(visit: Visit) -> str:
+def set_topic(verb: Literal["pause", "resume"], visit: Visit) -> Response:
     topic = visit.field("topic")
     if not topic:
         raise Denied(400, "No topic", "Nothing was changed: name the topic.")
-    return topic
+    with visit.operator() as operator, visit.outbox() as outbox:
+        operator.note(f"topic_{verb}d", {"topic": topic})
+        (outbox.pause if verb == "pause" else outbox.resume)(topic)
+    return visit.go(AREA.path)
 
 
 # ---------------------------------------------------------------- dead letters
@@ -153,20 +133,20 @@ def _list(
     )
 
 
-def show_dead_letter(visit: Visit) -> Response:
-    return _show(visit, OUTBOX, _dead_letter(visit))
+def show_letter(side: LetterSide, visit: Visit) -> Response:
+    return _show(visit, side, _letter(visit, side))
 
 
-def show_inbox_letter(visit: Visit) -> Response:
-    return _show(visit, INBOX, _inbox_letter(visit))
+def reveal_letter(side: LetterSide, visit: Visit) -> Response:
+    one = _letter(visit, side)
+    envelope = one.letter.envelope
+    with visit.operator() as operator:
+        operator.note("revealed", {"message_id": envelope.id, "topic": envelope.topic, "side": side.verb.split()[0]})
+    return _show(visit, side, one, payload=_text(envelope.payload), headers=dict(envelope.headers))
 
 
-def reveal_dead_letter(visit: Visit) -> Response:
-    return _reveal(visit, OUTBOX, _dead_letter(visit))
-
-
-def reveal_inbox_letter(visit: Visit) -> Response:
-    return _reveal(visit, INBOX, _inbox_letter(visit))
+def _letter(visit: Visit, side: LetterSide) -> Letter:
+    return _dead_letter(visit) if side is OUTBOX else _inbox_letter(visit)
 
 
 def _dead_letter(visit: Visit) -> Letter:
@@ -192,13 +172,6 @@ def _before(place: Place) -> Place:
     died, identity = place
     number = int.from_bytes(identity)
     return (died, (number - 1).to_bytes(len(identity))) if number else (died - 1, b"\xff" * len(identity))
-
-
-def _reveal(visit: Visit, side: LetterSide, one: Letter) -> Response:
-    envelope = one.letter.envelope
-    with visit.operator() as operator:
-        operator.note("revealed", {"message_id": envelope.id, "topic": envelope.topic, "side": side.verb.split()[0]})
-    return _show(visit, side, one, payload=_text(envelope.payload), headers=dict(envelope.headers))
 
 
 def _show(visit: Visit, side: LetterSide, one: Letter, **revealed: Any) -> Response:
@@ -275,14 +248,14 @@ def _missing() -> Denied:
 
 
 PAGES: Iterable[ConsolePage] = (
-    ConsolePage("/messages", show_outbox),
-    ConsolePage("/messages/relays", show_relays),
-    ConsolePage("/messages/pause", pause, "POST", Right.PAUSE),
-    ConsolePage("/messages/resume", resume, "POST", Right.PAUSE),
+    ConsolePage("/messages", partial(show_status, "Outbox")),
+    ConsolePage("/messages/relays", partial(show_status, "Relays")),
+    ConsolePage("/messages/pause", partial(set_topic, "pause"), "POST", Right.PAUSE),
+    ConsolePage("/messages/resume", partial(set_topic, "resume"), "POST", Right.PAUSE),
     ConsolePage("/messages/dead", show_dead_letters),
-    ConsolePage("/messages/dead/{at}", show_dead_letter),
-    ConsolePage("/messages/dead/{at}/reveal", reveal_dead_letter, "POST", Right.REVEAL),
+    ConsolePage("/messages/dead/{at}", partial(show_letter, OUTBOX)),
+    ConsolePage("/messages/dead/{at}/reveal", partial(reveal_letter, OUTBOX), "POST", Right.REVEAL),
     ConsolePage("/messages/inbox", show_inbox),
-    ConsolePage("/messages/inbox/{at}", show_inbox_letter),
-    ConsolePage("/messages/inbox/{at}/reveal", reveal_inbox_letter, "POST", Right.REVEAL),
+    ConsolePage("/messages/inbox/{at}", partial(show_letter, INBOX)),
+    ConsolePage("/messages/inbox/{at}/reveal", partial(reveal_letter, INBOX), "POST", Right.REVEAL),
 )

@@ -5,12 +5,11 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Callable, Iterable
-from ipaddress import ip_address
 from typing import Any
 
 import uvicorn
 
-from retrysafe.console.access import Access, Local
+from retrysafe.console.access import Access, Local, is_loopback
 from retrysafe.console.app import Console
 from retrysafe.console.security import LOOPBACK
 from retrysafe.errors import ConfigurationError
@@ -54,16 +53,6 @@ def serve(
             uvicorn.Server(config).run(sockets=[listening])
         finally:
             console.close()
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether only this machine reaches an address."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -40,21 +40,11 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"duration": duration, "instant": instant, "number": _number, "counted": _render_count, "ago": _ago}
+    made.filters |= {"duration": duration, "instant": instant, "number": "{:,}".format}
+    made.filters["counted"] = lambda number, capped: counted(number, capped=capped)
+    made.filters["ago"] = lambda seconds: f"{duration(max(0.0, seconds))} ago"
     return made
 
 
 def render(name: str, values: dict[str, Any]) -> str:
     return _environment().get_template(name).render(values)
-
-
-def _number(value: int) -> str:
-    return f"{value:,}"
-
-
-def _render_count(number: int, capped: bool) -> str:
-    return counted(number, capped=capped)
-
-
-def _ago(seconds: float) -> str:
-    return f"{duration(max(0.0, seconds))} ago"
