@@ -13,6 +13,8 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing, closing
+from functools import partial
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from retrysafe import runtime
@@ -20,7 +22,7 @@ from retrysafe.admin.archive import Archive
 from retrysafe.admin.runs import NONE, FoundRuns, find_stranded
 from retrysafe.backends import registry
 from retrysafe.backends.backend import Backend
-from retrysafe.backends.driver import arun, run
+from retrysafe.backends.driver import AsyncSession, Session, arun, rest, run, transact, work
 from retrysafe.backends.steps import sweep_steps
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError
@@ -142,22 +144,15 @@ class Sweeper:
     def run_once(self, limit: int | None = None) -> Swept:
         """Sweep until nothing is left, ``limit`` records are gone or `stop` is called; raise if the store fails."""
         _check_limit(limit)
-        client = self._backend.new_client()
-        try:
-            with self._stops.run() as stop:
-                return self._run(client, stop, limit)
-        finally:
-            client.close()
+        with closing(self._backend.new_client()) as client, self._stops.run() as stop:
+            return run(self._sweep(stop, limit), Session(client, stop.wait))
 
     async def arun_once(self, limit: int | None = None) -> Swept:
         """`run_once` for async code."""
         _check_limit(limit)
-        client = self._backend.new_aclient()
-        try:
+        async with aclosing(self._backend.new_aclient()) as client:
             with self._stops.run() as stop:
-                return await self._arun(client, stop, limit)
-        finally:
-            await client.aclose()
+                return await arun(self._sweep(stop, limit), AsyncSession(client, stop.await_for))
 
     def run_forever(self) -> None:
         """Sweep in this thread until `stop` is called; retry when the store fails.
@@ -165,7 +160,7 @@ class Sweeper:
         It heeds no signals, as the commands do: a program may let SIGTERM call `stop`.
         """
         with self._stops.run() as stop:
-            self._background(self._backend.new_client(), stop, 0.0)
+            self._background(self._backend.new_client(), stop)
 
     async def arun_forever(self) -> None:
         """`run_forever` for async code."""
@@ -179,42 +174,24 @@ class Sweeper:
         """
         self._stops.stop()
 
-    def _run(self, client: Client, stop: StopSignal, limit: int | None = None) -> Swept:
-        self._backend.check(client)
+    def _sweep(self, stop: StopSignal, limit: int | None = None) -> Program[Swept]:
+        yield from work(
+            lambda session: self._backend.check(session.client), lambda session: self._backend.acheck(session.client)
+        )
         self._count = count = _Count(limit, self._schedule.batch, by_bytes=self._archive is not None)
         try:
             if self._rotate:
-                self._rotate_all(client, stop, count)
+                yield from self._rotate_all(stop, count)
             else:
                 while not stop.rung:
                     began = time.monotonic()
-                    count.took(self._batch(client, count.size, count))
+                    count.took((yield from self._batch(count.size, count)))
                     if not count.size:
                         break
-                    stop.wait(self._rest_after(began))
-            while not stop.rung and run(self._steps(), client) > 0:
+                    yield from rest(self._rest_after(began))
+            while not stop.rung and (yield from self._steps()) > 0:
                 pass
-            self._tell_stranded(run(self._find_stranded(), client))
-        finally:
-            self._tell_swept(count)
-        return count.total()
-
-    async def _arun(self, client: AsyncClient, stop: StopSignal, limit: int | None = None) -> Swept:
-        await self._backend.acheck(client)
-        self._count = count = _Count(limit, self._schedule.batch, by_bytes=self._archive is not None)
-        try:
-            if self._rotate:
-                await self._arotate_all(client, stop, count)
-            else:
-                while not stop.rung:
-                    began = time.monotonic()
-                    count.took(await self._abatch(client, count.size, count))
-                    if not count.size:
-                        break
-                    await stop.await_for(self._rest_after(began))
-            while not stop.rung and await arun(self._steps(), client) > 0:
-                pass
-            self._tell_stranded(await arun(self._find_stranded(), client))
+            self._tell_stranded((yield from self._find_stranded()))
         finally:
             self._tell_swept(count)
         return count.total()
@@ -233,29 +210,17 @@ class Sweeper:
 
     # ------------------------------------------------------------ one batch
 
-    def _batch(self, client: Client, size: int, count: _Count) -> int:
-        if self._archive is None:
+    def _batch(self, size: int, count: _Count) -> Program[int]:
+        archive = self._archive
+        if archive is None:
             repaired: list[int] = []
-            return count.add(run(sweep(self._store, size, repaired.append), client), sum(repaired))
+            return count.add((yield from sweep(self._store, size, repaired.append)), sum(repaired))
         gone = 0
-        records = run(forgotten(self._store, size), client)
+        records = yield from forgotten(self._store, size)
         if records:
-            self._archive(records)
+            yield from work(lambda _: archive(records), lambda _: self._akeep(records))
             count.archived += len(records)
-            gone = run(remove(self._store, records), client)
-            count.removed += gone
-        return len(records) if gone else 0
-
-    async def _abatch(self, client: AsyncClient, size: int, count: _Count) -> int:
-        if self._archive is None:
-            repaired: list[int] = []
-            return count.add(await arun(sweep(self._store, size, repaired.append), client), sum(repaired))
-        gone = 0
-        records = await arun(forgotten(self._store, size), client)
-        if records:
-            await self._akeep(records)
-            count.archived += len(records)
-            gone = await arun(remove(self._store, records), client)
+            gone = yield from remove(self._store, records)
             count.removed += gone
         return len(records) if gone else 0
 
@@ -269,54 +234,29 @@ class Sweeper:
 
     # ------------------------------------------------------------ partitions
 
-    def _rotate_all(self, client: Client, stop: StopSignal, count: _Count) -> None:
+    def _rotate_all(self, stop: StopSignal, count: _Count) -> Program[None]:
         store = cast("RotatingStore", self._store)
-        waiting = run(worth_rotating(store), client)
-        for number in range(ROUNDS):
-            for partition in list(waiting):
-                if stop.rung:
-                    return
-                began = time.monotonic()
-                with _spool() as spool, client.transaction() as opened:
-                    outcome = run(rotate(store, partition, spool), opened.execute)
-                if outcome is not Obstacle.IN_USE:
-                    waiting.remove(partition)
-                    count.note(partition, outcome)
-                stop.wait(self._rest_of_rotation(outcome, began, number))
-        count.skipped = tuple(partition.name for partition in waiting)
-        for partition in count.too_large:
-            while not stop.rung:
-                began = time.monotonic()
-                gone = run(ask(store.sweep_partition(partition, count.size)), client)
-                count.removed += gone
-                if gone < count.size:
-                    break
-                stop.wait(self._rest_after(began))
-
-    async def _arotate_all(self, client: AsyncClient, stop: StopSignal, count: _Count) -> None:
-        store = cast("RotatingStore", self._store)
-        waiting = await arun(worth_rotating(store), client)
+        waiting = yield from worth_rotating(store)
         for number in range(ROUNDS):
             for partition in list(waiting):
                 if stop.rung:
                     return
                 began = time.monotonic()
                 with _spool() as spool:
-                    async with client.transaction() as opened:
-                        outcome = await arun(rotate(store, partition, spool), opened.execute)
+                    outcome = yield from transact(partial(rotate, store, partition, spool))
                 if outcome is not Obstacle.IN_USE:
                     waiting.remove(partition)
                     count.note(partition, outcome)
-                await stop.await_for(self._rest_of_rotation(outcome, began, number))
+                yield from rest(self._rest_of_rotation(outcome, began, number))
         count.skipped = tuple(partition.name for partition in waiting)
         for partition in count.too_large:
             while not stop.rung:
                 began = time.monotonic()
-                gone = await arun(ask(store.sweep_partition(partition, count.size)), client)
+                gone = yield from ask(store.sweep_partition(partition, count.size))
                 count.removed += gone
                 if gone < count.size:
                     break
-                await stop.await_for(self._rest_after(began))
+                yield from rest(self._rest_after(began))
 
     def _rest_of_rotation(self, outcome: int | Obstacle, began: float, number: int) -> float:
         if outcome is Obstacle.IN_USE:
@@ -352,31 +292,26 @@ class Sweeper:
         _running.add(self)
         self._thread.start()
 
-    def _background(self, client: Client, stop: StopSignal, first: float) -> None:
+    def _background(self, client: Client, stop: StopSignal, first: float = 0.0) -> None:
         try:
-            stop.wait(first)
-            while not stop.rung:
-                try:
-                    self._run(client, stop)
-                    rest = self._idle()
-                except Exception as error:  # noqa: BLE001 - one failed batch must not end the sweeper
-                    rest = self._report_failure(error)
-                stop.wait(rest)
+            run(self._go_on(stop, first), Session(client, stop.wait))
         finally:
             self._stops.end(stop)
             client.close()
 
     async def _abackground(self, client: AsyncClient, stop: StopSignal) -> None:
-        try:
-            while not stop.rung:
-                try:
-                    await self._arun(client, stop)
-                    rest = self._idle()
-                except Exception as error:  # noqa: BLE001 - one failed batch must not end the sweeper
-                    rest = self._report_failure(error)
-                await stop.await_for(rest)
-        finally:
-            await client.aclose()
+        async with aclosing(client):
+            await arun(self._go_on(stop), AsyncSession(client, stop.await_for))
+
+    def _go_on(self, stop: StopSignal, first: float = 0.0) -> Program[None]:
+        yield from rest(first)
+        while not stop.rung:
+            try:
+                yield from self._sweep(stop)
+                pause = self._idle()
+            except Exception as error:  # noqa: BLE001 - one failed batch must not end the sweeper
+                pause = self._report_failure(error)
+            yield from rest(pause)
 
     def _idle(self) -> float:
         self._schedule, rest = self._schedule.when_done(random.random())

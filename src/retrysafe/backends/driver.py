@@ -1,18 +1,21 @@
-"""The two drivers of programs. Code around the code of a user has small twins of its own."""
+"""The two drivers of programs. Code around the code of a user has small twins of its own.
+
+A program that also rests, or asks in transactions of its own, is driven on a session around its client.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from retrysafe import lazy
 from retrysafe.errors import ConfigurationError, RetryTransaction, StoreUnavailable
 from retrysafe.protocol.backoff import REFUSED, RESTART, Backoff, RetrySchedule
-from retrysafe.protocol.requests import Ask, Program, ask
+from retrysafe.protocol.requests import Ask, Program, as_it_is, ask
 
 if TYPE_CHECKING:
-    from retrysafe.protocol.client import AsyncExecutor, Executor
+    from retrysafe.protocol.client import AsyncClient, AsyncExecutor, Client, Executor
 
 R = TypeVar("R")
 
@@ -153,3 +156,58 @@ async def arun_transaction(transact: Callable[[], Awaitable[R]]) -> R:
             if pause is None:
                 raise
         await lazy.asyncio.sleep(pause)
+
+
+# ---------------------------------------------------------------- sessions
+
+
+class Work(NamedTuple):
+    """A request to the session itself, which calls the function of its colour."""
+
+    sync: Callable[[Session], object]
+    asynchronous: Callable[[AsyncSession], Awaitable[object]]
+
+
+class Session(NamedTuple):
+    """Performs requests on a client; ``pause`` is called with the seconds to rest."""
+
+    client: Client
+    pause: Callable[[float], object] = time.sleep
+
+    def __call__(self, request: Any, /) -> Any:
+        return request.sync(self) if isinstance(request, Work) else self.client(request)
+
+
+class AsyncSession(NamedTuple):
+    """`Session` for async code."""
+
+    client: AsyncClient
+    pause: Callable[[float], Awaitable[object]] = lambda seconds: lazy.asyncio.sleep(seconds)
+
+    async def __call__(self, request: Any, /) -> Any:
+        return await (request.asynchronous(self) if isinstance(request, Work) else self.client(request))
+
+
+def work(sync: Callable[[Session], object], asynchronous: Callable[[AsyncSession], Awaitable[object]]) -> Program[Any]:
+    """Do what only the session can."""
+    return (yield from ask(Ask(Work(sync, asynchronous), as_it_is)))
+
+
+def rest(seconds: float) -> Program[None]:
+    """Pause for so long."""
+    yield from work(lambda session: session.pause(seconds), lambda session: session.pause(seconds))
+
+
+def transact(begin: Callable[[], Program[R]]) -> Program[R]:
+    """Drive a program in a transaction of its own; what it leaves open is rolled back."""
+
+    def sync(session: Session) -> R:
+        with session.client.transaction() as opened:
+            return run(begin(), opened.execute)
+
+    async def asynchronous(session: AsyncSession) -> R:
+        async with session.client.transaction() as opened:
+            return await arun(begin(), opened.execute)
+
+    outcome: R = yield from work(sync, asynchronous)
+    return outcome

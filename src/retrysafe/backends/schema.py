@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import re
 import time
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from retrysafe.backends import migrations
 from retrysafe.backends.database import WITH_SCHEMA
-from retrysafe.backends.driver import arun, run
+from retrysafe.backends.driver import AsyncSession, Session, arun, rest, run, transact
 from retrysafe.backends.migrations import on_demand as tables
 from retrysafe.backends.sql.checks import indexes
 from retrysafe.backends.sql.drivers.base import LOCKED, sqlstate
@@ -131,74 +130,57 @@ class Tables:
 
     def migrate(self, partitions: int | None = None) -> list[Migration]:
         """Apply the missing migrations, with the records in so many ``partitions``; return them."""
-        if partitions is None and isinstance(self._backend.store, CreatedStore):
-            return run(self._backend.store.create(), self._backend.client())
-        chosen = self._choose(partitions)
         if self._on_demand is not None:
-            return self._migrate_file()
-        applied: list[Migration] = []
-        if not run(self._is_up_to_date(partitions), self._backend.client()):
-            applied = self._patiently(self._migration(chosen))
-        if self._builds_apart:
-            self.perform(run(self._find_lost_indexes(), self._backend.client()))
-        return applied
+            return self._migrate_file(partitions)
+        return run(self._migrate(partitions), Session(self._backend.client()))
+
+    async def amigrate(self, partitions: int | None = None) -> list[Migration]:
+        if self._on_demand is not None:
+            return self._migrate_file(partitions)
+        return await arun(self._migrate(partitions), AsyncSession(self._backend.aclient()))
 
     def perform(self, statements: Sequence[str]) -> None:
-        if statements:
-            self._patiently(self._apart(statements))
+        run(self._perform(statements), Session(self._backend.client()))
 
-    def _patiently(self, begin: Callable[[], Program[R]]) -> R:
+    async def aperform(self, statements: Sequence[str]) -> None:
+        await arun(self._perform(statements), AsyncSession(self._backend.aclient()))
+
+    def _migrate(self, partitions: int | None) -> Program[list[Migration]]:
+        if partitions is None and isinstance(self._backend.store, CreatedStore):
+            return (yield from self._backend.store.create())
+        chosen, applied = self._choose(partitions), list[Migration]()
+        if not (yield from self._is_up_to_date(partitions)):
+            applied = yield from self._patiently(self._migration(chosen))
+        if self._builds_apart:
+            yield from self._perform((yield from self._find_lost_indexes()))
+        return applied
+
+    def _perform(self, statements: Sequence[str]) -> Program[None]:
+        """Perform statements that mend the schema, outside a transaction."""
+        if statements:
+            yield from self._patiently(self._apart(statements))
+
+    def _patiently(self, begin: Callable[[], Program[R]]) -> Program[R]:
         """Perform steps in one session; again, for a minute, while a lock that they need is taken.
 
         Claims wait behind a statement that waits for a lock: therefore each waits briefly, and leaves them a while
         before the next.
         """
-        pauses, client = _pauses(), self._backend.client()
+        pauses = _pauses()
         while True:
             try:
-                with client.transaction() as opened:
-                    return run(begin(), opened.execute)
+                return (yield from transact(begin))
             except StoreUnavailable as error:
-                if not _is_locked(error):
+                if error.__cause__ is None or sqlstate(error.__cause__) != LOCKED:
                     raise
                 pause = next(pauses, None)
                 if pause is None:
-                    raise _in_the_way(run(self._blockers(), client)) from error
-            time.sleep(pause)
+                    raise _in_the_way((yield from self._blockers())) from error
+            yield from rest(pause)
 
-    async def amigrate(self, partitions: int | None = None) -> list[Migration]:
-        if partitions is None and isinstance(self._backend.store, CreatedStore):
-            return await arun(self._backend.store.create(), self._backend.aclient())
-        chosen = self._choose(partitions)
-        if self._on_demand is not None:
-            return self._migrate_file()
-        applied: list[Migration] = []
-        if not await arun(self._is_up_to_date(partitions), self._backend.aclient()):
-            applied = await self._apatiently(self._migration(chosen))
-        if self._builds_apart:
-            await self.aperform(await arun(self._find_lost_indexes(), self._backend.aclient()))
-        return applied
-
-    async def aperform(self, statements: Sequence[str]) -> None:
-        if statements:
-            await self._apatiently(self._apart(statements))
-
-    async def _apatiently(self, begin: Callable[[], Program[R]]) -> R:
-        pauses, client = _pauses(), self._backend.aclient()
-        while True:
-            try:
-                async with client.transaction() as opened:
-                    return await arun(begin(), opened.execute)
-            except StoreUnavailable as error:
-                if not _is_locked(error):
-                    raise
-                pause = next(pauses, None)
-                if pause is None:
-                    raise _in_the_way(await arun(self._blockers(), client)) from error
-            await asyncio.sleep(pause)
-
-    def _migrate_file(self) -> list[Migration]:
+    def _migrate_file(self, partitions: int | None) -> list[Migration]:
         """Make all tables of a file, also of features that were never asked for."""
+        self._choose(partitions)
         return self._prepare(whole=True) + [made for feature in tables.FEATURES for made in self.provide(feature)]
 
     def _choose(self, partitions: int | None) -> tuple[Migration, ...]:
@@ -288,10 +270,6 @@ def _pauses() -> Iterator[float]:
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         yield random.uniform(1.0, 3.0)
-
-
-def _is_locked(error: StoreUnavailable) -> bool:
-    return error.__cause__ is not None and sqlstate(error.__cause__) == LOCKED
 
 
 def _in_the_way(sessions: list[str]) -> StoreUnavailable:

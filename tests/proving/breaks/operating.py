@@ -22,7 +22,7 @@ BREAKS: list[Break] = [
     Break(
         "records are removed before they are archived",
         "admin.sweeper:Sweeper._batch",
-        swapped("_archive", "remove"),
+        swapped("work", "remove"),
         (f"{SWEEPING}::test_records_that_cannot_be_archived_are_not_removed[sqlite]",),
         rows=(81,),
     ),
