@@ -275,7 +275,6 @@ class Runs:
             self._times[number] = min(self._times[number] + 1, 255)
 
     def twice(self) -> tuple[str, ...]:
-        """The keys whose work ran more than once."""
         return tuple(str(number) for number, times in enumerate(self._times) if times > 1)
 
 

@@ -193,7 +193,6 @@ class Operator:
         return list({record.key: record for record in found}.values())
 
     def _under(self, key: Key, identities: Iterable[tuple[str, str, str]]) -> list[Record]:
-        """The records of a key under these boundaries, operations and scopes."""
         hashes = [self.hash_of(key, boundary=one, operation=two, scope=three) for one, two, three in identities]
         store = self._backend.store
         if not isinstance(store, BatchStore):
@@ -505,7 +504,6 @@ class Operator:
     # ------------------------------------------------------------ driving
 
     def _look(self, program: Program[R]) -> R:
-        """Drive a program that reads records."""
         if not self._has_schema:
             self._do(self._backend.tables.require())
             self._has_schema = True

@@ -213,7 +213,6 @@ def resolve(
 
 
 def entry(found: RunEntry) -> dict[str, Any]:
-    """A run in a list."""
     return summary(found.record) | {"last_step": describe(found.last)}
 
 

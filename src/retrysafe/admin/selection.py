@@ -45,7 +45,6 @@ def read_operation(text: str) -> str:
 
 
 def fields_of(wanted: Filter) -> Iterator[tuple[str, str]]:
-    """The fields that describe a selection."""
     for name in _TEXTS:
         if (value := getattr(wanted, name)) is not None:
             yield name, value

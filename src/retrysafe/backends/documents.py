@@ -54,7 +54,6 @@ class Later(NamedTuple):
     least: Micros = 0
 
     def at(self, now: Micros) -> Micros:
-        """The instant of a write at this time."""
         return max(now + self.after, self.least)
 
 
@@ -87,7 +86,6 @@ class Write(NamedTuple):
         return self.sets is not None and self.sets.keys() >= {*FIELDS}
 
     def at(self, now: Micros) -> Write:
-        """The write at a time, with every instant filled in."""
         sets = self.sets and {
             name: value.at(now) if isinstance(value, Later) else value for name, value in self.sets.items()
         }
@@ -164,7 +162,6 @@ class DocumentStore:
         return write.at(self.clock())
 
     def document_after(self, answer: Any, write: Write) -> Document:
-        """The document that a claim has written."""
         return {**(write.sets or {}), KEY: write.key}
 
     # ------------------------------------------------------------ claims

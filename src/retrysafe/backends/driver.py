@@ -194,7 +194,6 @@ def work(sync: Callable[[Session], object], asynchronous: Callable[[AsyncSession
 
 
 def rest(seconds: float) -> Program[None]:
-    """Pause for so long."""
     yield from work(lambda session: session.pause(seconds), lambda session: session.pause(seconds))
 
 

@@ -33,7 +33,6 @@ def _join(tx: Any, kind: str, address: str) -> Joining:
 
 @lru_cache(maxsize=64)
 def _joiner_of(given: type) -> Callable[[Any, str, str], Joining]:
-    """Find the function that joins transactions of a type."""
     found = find_function(given, lambda spec: spec.transactions)
     if found is not None:
         return found

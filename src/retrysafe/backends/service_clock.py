@@ -164,7 +164,6 @@ class ServiceClock:
 
 
 def finding_of(clock: Clock) -> Finding:
-    """The finding of an examination: whether the service tells its time."""
     if clock.corrected:
         return Finding("fact", "clock", f"corrected by the service's Date, to within {clock.error / 1e6:.1f} s")
     text = (

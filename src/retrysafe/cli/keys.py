@@ -403,7 +403,6 @@ def _answer(outcome: Outcome, given: str | None) -> Any:
 
 
 def _response_of(options: argparse.Namespace) -> Response | None:
-    """The response that the options give; None if they give none."""
     fields = ("header", "content_type", "body", "body_file")
     if options.status is None:
         given = next((name for name in fields if getattr(options, name, None) not in (None, [])), None)
@@ -566,7 +565,6 @@ def _is_hash(text: str) -> bool:
 
 
 def _missing(operator: Operator, options: argparse.Namespace) -> str:
-    """Describe the search that found nothing, and the keys that exist instead."""
     given = [f"{name} {value!r}" for name in ("boundary", "operation", "scope") if (value := getattr(options, name))]
     where = f"under {', '.join(given)}" if given else "under any boundary, operation or scope in the store"
     told = f"No record of this key {where}. A boundary with a secret gives another hash: set {SECRET}."

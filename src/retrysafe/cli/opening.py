@@ -41,7 +41,6 @@ def add_store_verb(verbs: Any, name: str, text: str, run: Run) -> argparse.Argum
 
 
 def add_audit(parser: argparse.ArgumentParser) -> None:
-    """Add --reason, --actor and --audit, for verbs that change records."""
     add_reason(parser, "why, for the audit")
     add_option(parser, "--actor NAME", "the name of the operator in the audit (default: user@host)")
     add_option(parser, "--audit FILE", f"append the audit to FILE (default: ${AUDIT}, if set)")

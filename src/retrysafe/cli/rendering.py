@@ -26,7 +26,6 @@ def lines(fields: Mapping[str, Any]) -> Iterator[str]:
 
 
 def row(record: Record) -> tuple[str, ...]:
-    """A record as a line of a table."""
     age = duration((record.now - record.updated) / 1e6)
     return (
         keys.redact(record.key),
@@ -43,7 +42,6 @@ HEAD = ("key", "state", "boundary", "operation", "scope", "attempts", "age")
 
 
 def table(rows: Sequence[Sequence[str]], head: Sequence[str] = HEAD, *, titled: bool = True) -> Iterator[str]:
-    """Rows in columns."""
     every = [head, *rows]
     widths = [max(len(line[i]) for line in every) for i in range(len(head))]
     for line in every if titled else rows:

@@ -102,7 +102,6 @@ def end_by_signals(
 
 
 def add_stop_within(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says how long an orderly end may take."""
     add_option(
         parser,
         "--stop-within TIME",
@@ -112,5 +111,4 @@ def add_stop_within(parser: argparse.ArgumentParser) -> None:
 
 
 def stop_within(options: argparse.Namespace) -> float:
-    """The seconds that it says."""
     return seconds_of(options.stop_within, "--stop-within")

@@ -82,7 +82,6 @@ class Capabilities:
         return self.mode == "transactional"
 
     def in_mode(self, mode: Mode) -> Capabilities:
-        """These capabilities in another mode."""
         return dataclasses.replace(self, mode=mode)
 
     def without(self, features: set[str], why: str) -> str | None:
@@ -98,7 +97,6 @@ def _check_known(what: str, found: Any, known: Any) -> None:
 
 
 def parse(document: Any) -> Capabilities:
-    """Read a capability document, the JSON value of ``GET /fixture``."""
     if not isinstance(document, dict) or document.get("fixture") != VERSION:
         raise ConfigurationError(
             f"this is not a capability document of fixture version {VERSION}: it needs a member "

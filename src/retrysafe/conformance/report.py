@@ -43,7 +43,6 @@ class Result(NamedTuple):
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        """The result in words, as an assertion would put it."""
         rule = KNOWN[self.rule]
         text = f"{self.rule} {self.verdict}: {rule.text} ({rule.source})"
         if self.verdict is not Verdict.FAILED:
@@ -59,12 +58,10 @@ class Report(NamedTuple):
     results: Sequence[Result]
 
     def of(self, verdict: Verdict) -> Iterator[Result]:
-        """The results with this verdict."""
         return (result for result in self.results if result.verdict is verdict)
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of rules by verdict."""
         return {verdict.value: sum(1 for _ in self.of(verdict)) for verdict in Verdict}
 
     @property

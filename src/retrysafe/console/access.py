@@ -40,7 +40,6 @@ class Principal(NamedTuple):
     rights: frozenset[Right] = frozenset()
 
     def may(self, right: Right) -> bool:
-        """Tell whether they have a right."""
         return right in self.rights
 
 
@@ -67,7 +66,6 @@ class Local:
 
 
 def rights_named(names: Iterable[Right | str]) -> frozenset[Right]:
-    """Rights by their names; raise `ConfigurationError` for a name that is none."""
     try:
         return frozenset(map(Right, names))
     except ValueError as error:

@@ -36,7 +36,6 @@ _OF_ALL = ("state", "until")
 
 
 def preview_keys(visit: Visit) -> Response:
-    """Preview the settling of keys: a count, and the first of them."""
     wanted = selection.parse(visit.query)._replace(states=UNKNOWN)
     with visit.operator() as operator:
         counted, page = operator.count(wanted), first_page(operator, wanted, None, SAMPLE)
@@ -52,7 +51,6 @@ def preview_keys(visit: Visit) -> Response:
 
 
 def preview_letters(side: LetterSide, visit: Visit) -> Response:
-    """Preview the redriving of dead letters."""
     chosen = filter_from(visit.query, side)
     with visit.outbox() if side is OUTBOX else visit.inbox() as letters:
         counted = count_letters(letters, chosen)
@@ -107,7 +105,6 @@ def show_list(visit: Visit) -> Response:
 
 
 def show_one(visit: Visit) -> Response:
-    """Show the progress of an operation."""
     found = _find(visit)
     return visit.page(
         "operation.html",

@@ -255,7 +255,6 @@ def hash_of(visit: Visit) -> bytes:
 
 
 def record_as_seen(visit: Visit, operator: Any) -> Record:
-    """The record, if it is still as the form's page showed it."""
     record: Record | None = operator.show(hash_of(visit))
     if record is None:
         raise Denied(404, "No such key", "Nothing was changed: the key no longer exists.")

@@ -220,7 +220,6 @@ def fields_of(chosen: DeadLetterFilter) -> Iterator[tuple[str, str]]:
 
 
 def count_letters(letters: OutboxOperator | InboxOperator, chosen: DeadLetterFilter) -> Counted:
-    """Count the chosen dead letters, among the first ones."""
     groups = letters.count(chosen, MOST_COUNTED)
     return Counted(groups, sum(letters.count(DeadLetterFilter(), MOST_COUNTED + 1).values()) > MOST_COUNTED)
 

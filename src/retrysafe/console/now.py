@@ -67,7 +67,6 @@ def show(visit: Visit) -> Response:
 
 
 def shares(sample: Sample) -> list[Share]:
-    """Compute the composition of a sample, the most frequent first."""
     counted = Counter((record.boundary, record.reported_state) for record in sample.records)
     total = max(1, len(sample.records))
     return [Share(boundary, state, number, 100 * number / total) for (boundary, state), number in counted.most_common()]

@@ -121,7 +121,6 @@ class Operations:
             return self._find(operator, number)
 
     def recent(self, most: int = 20) -> list[Operation]:
-        """The operations of the last days, the latest first."""
         with self._operator() as operator:
             return list(islice(self._list(operator), most))
 

@@ -127,7 +127,6 @@ def page_before(request: Request) -> str | None:
 
 
 def host_of(header: str) -> str:
-    """The name in a Host header, without its port."""
     name, colon, port = header.lower().rpartition(":")
     return name if colon and port.isdigit() else header.lower()
 

@@ -95,11 +95,9 @@ class Visit:
         return texts({name: [value.strip() for value in params.getlist(name)] for name in params})
 
     def ask(self, name: str) -> str:
-        """One field of the URL, or nothing."""
         return (self.query.get(name) or [""])[-1]
 
     def field(self, name: str) -> str:
-        """One field of the form, or nothing."""
         return (self.form.get(name) or [""])[-1].strip()
 
     def path(self, name: str) -> str:
@@ -115,7 +113,6 @@ class Visit:
 
     @property
     def commands(self) -> Commands:
-        """The commands for the store, as a shell takes them."""
         return self.console.commands
 
     def operator(self) -> Operator:
@@ -135,7 +132,6 @@ class Visit:
         return f"{self.request.scope.get('root_path', '')}{path}{'?' * bool(fields)}{fields}"
 
     def page(self, template: str, area: str, title: str, **values: Any) -> Response:
-        """A page of an area of the navigation."""
         console = self.console
         given = {
             "area": area,

@@ -138,7 +138,6 @@ def text_of(value: bytes) -> str:
 
 
 def has_controls(value: bytes) -> bool:
-    """Tell whether it has characters that no field may have."""
     return _CONTROL.search(value) is not None
 
 

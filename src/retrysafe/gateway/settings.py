@@ -112,7 +112,6 @@ class TrustedHeader:
             )
 
     def trusts(self, host: str) -> bool:
-        """Tell whether the address of a client is in one of the networks."""
         try:
             address = ip_address(host)
         except ValueError:

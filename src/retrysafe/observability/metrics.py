@@ -45,7 +45,6 @@ class Counter(NamedTuple):
     side: str = ""
 
     def counts(self, event: Event) -> bool:
-        """Tell whether it counts this event, which has one of its names."""
         return not self.side or event.fields.get("side", self.side) == self.side
 
 

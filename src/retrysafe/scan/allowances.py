@@ -22,7 +22,6 @@ class Excuse(NamedTuple):
 
 
 def allowances(data: bytes) -> list[Excuse]:
-    """The allowances of a file."""
     if b"retrysafe" not in data:
         return []
     found = []

@@ -125,7 +125,6 @@ class Effects:
     # ------------------------------------------------------------ one node
 
     def of_node(self, module: Module, node: ast.AST) -> Effect | None:
-        """The effect that a node has by itself."""
         kind = self._kind_of_call(module, node) if isinstance(node, ast.Call) else None
         if kind is None and isinstance(node, ast.Assign | ast.AugAssign | ast.Call) and self._counts(module, node):
             kind = EffectKind.INCREMENT
@@ -191,7 +190,6 @@ class Effects:
         return symbol in known.SQL_INSERT and "on_conflict" not in symbol and "on_duplicate" not in symbol
 
     def sql(self, module: Module, node: ast.Call) -> str | None:
-        """The SQL that a call is given as a literal."""
         name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
         if not node.args or (
             name not in known.EXECUTES and self.project.resolve(module, node.func) not in known.SQL_TEXT
@@ -262,7 +260,6 @@ def _is_keyed(node: ast.AST) -> bool:
 
 
 def _filter_fields(node: ast.expr) -> set[str | None]:
-    """The fields that a chain of queryset methods compares."""
     fields: set[str | None] = set()
     while isinstance(node, ast.Attribute | ast.Call):
         if isinstance(node, ast.Call):

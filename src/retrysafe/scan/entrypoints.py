@@ -246,7 +246,6 @@ class EntryPoints:
         return isinstance(node, ast.Call) and self._project.resolve(module, node.func) in functions
 
     def _is_inside(self, module: Module, node: ast.AST) -> bool:
-        """Tell whether a loop over messages is in the loop that receives them."""
         current = module.parents.get(node)
         while current is not None and not isinstance(current, Function):
             if isinstance(current, ast.While) and any(self._calls(module, one, _RECEIVES) for one in ast.walk(current)):
@@ -274,7 +273,6 @@ def _of_lambda(module: Module, function: Function) -> tuple[str, str] | None:
 
 
 def _asks_for_post(function: Function) -> bool:
-    """Tell whether a view compares the method of its first argument with POST."""
     if not function.args.args:
         return False
     request = function.args.args[0].arg

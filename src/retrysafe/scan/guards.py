@@ -35,7 +35,6 @@ def _class_is_guarded(project: Project, module: Module, node: ast.ClassDef) -> b
 
 
 def mentions_guard(project: Project, module: Module, node: ast.AST) -> bool:
-    """Tell whether an expression uses something that guards."""
     names = (one for one in ast.walk(node) if isinstance(one, ast.Name | ast.Attribute))
     return any(project.resolve(module, one) in known.GUARDS for one in names)
 
@@ -46,7 +45,6 @@ def reads_key(node: ast.AST) -> bool:
 
 
 def in_guard(project: Project, module: Module, node: ast.AST) -> bool:
-    """Tell whether a node runs inside a claim, or a guarded function."""
     current = module.parents.get(node)
     while current is not None and not isinstance(current, Function | ast.Lambda):
         if isinstance(current, ast.With | ast.AsyncWith) and any(

@@ -100,19 +100,16 @@ class Module:
         return self.top
 
     def functions(self) -> Iterator[tuple[str, Function]]:
-        """Every function and method with its qualified name."""
         for name, node in self.definitions.items():
             if isinstance(node, Function):
                 yield name, node
 
     def classes(self) -> Iterator[tuple[str, ast.ClassDef]]:
-        """Every class with its qualified name."""
         for name, node in self.definitions.items():
             if isinstance(node, ast.ClassDef):
                 yield name, node
 
     def function_around(self, node: ast.AST) -> Function | None:
-        """The innermost function that a node is in."""
         current = self.parents.get(node)
         while current is not None and not isinstance(current, Function):
             current = self.parents.get(current)

@@ -80,14 +80,12 @@ class Project:
             return None
 
     def definition(self, symbol: str) -> tuple[Module, ast.ClassDef | Function] | None:
-        """The definition that a symbol such as ``shop.orders:Order.save`` names."""
         name, colon, qualname = symbol.partition(":")
         module = self.module(name) if colon else None
         node = module.definitions.get(qualname) if module is not None else None
         return (module, node) if module is not None and node is not None else None
 
     def function(self, symbol: str) -> tuple[Module, Function] | None:
-        """The function or method that a symbol names."""
         found = self.definition(symbol)
         return (found[0], found[1]) if found is not None and isinstance(found[1], Function) else None
 
@@ -312,7 +310,6 @@ class Project:
         return symbol
 
     def bases(self, symbol: str) -> list[str]:
-        """A class and the classes that it inherits from, near ones first."""
         found: list[str] = []
         waiting = [symbol]
         while waiting and len(found) < MAX_BASES:
@@ -327,7 +324,6 @@ class Project:
         return found
 
     def is_a(self, symbol: str, classes: Symbols) -> bool:
-        """Tell whether a class is one of these or inherits from one."""
         return any(one in classes for one in self.bases(symbol))
 
     def _resolve_import(self, symbol: str) -> str:

@@ -56,7 +56,6 @@ def is_tracked(project: Project, module: Module, owner: ast.expr) -> bool:
 
 
 def saves(function: Function, owner: ast.expr) -> Iterator[ast.Call]:
-    """The calls of a function that save a row."""
     name = ast.unparse(owner)
     for one in own_nodes(function):
         match one:

@@ -72,7 +72,6 @@ def _is_left(project: Project, module: Module, function: Function, around: list[
 
 
 def _around(module: Module, node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that a node is in, up to its function."""
     current = module.parents.get(node)
     while current is not None:
         yield current
@@ -122,7 +121,6 @@ def _conditions(test: ast.expr, *, holds: bool) -> Iterator[Condition]:
 
 
 def _assignments(function: Function, condition: Condition) -> Iterator[ast.Assign]:
-    """Yield the assignments by which a function sets the attribute of a condition."""
     owner = ast.unparse(condition.owner)
     for one in own_nodes(function):
         if isinstance(one, ast.Assign) and any(

@@ -138,7 +138,6 @@ def _on_a_loop_of_its_own(backend: Backend, program: Program[list[Record]]) -> l
 
 
 def _drop(cache: ReadThroughCache, records: list[Record]) -> None:
-    """Drop them from a cache, whose copies have not aged."""
     for record in records:
         cache.drop(record)
 

@@ -140,7 +140,6 @@ class Trial:
 
 
 def numbers(deliveries: Sequence[Delivery]) -> list[int]:
-    """The payloads of the messages."""
     return [int(delivery.envelope.payload) for delivery in deliveries]
 
 

@@ -32,7 +32,6 @@ def check(harness: Harness, standing: EffectiveState) -> int:
 
 
 def check_prepared(harness: Harness) -> None:
-    """Check that the records which `check` prepares stand as they are called."""
     for standing, prepares in PREPARE.items():
         for prepare in prepares:
             both = Lockstep(harness)
@@ -46,8 +45,6 @@ def check_prepared(harness: Harness) -> None:
 
 
 def settle_by(event: Transition) -> Prepare:
-    """A record that its owner has settled."""
-
     def prepare(both: Lockstep) -> None:
         both.both("claim", lambda world: world.claim("first"))
         both.both(event, lambda world: world.settle(event))
@@ -56,7 +53,6 @@ def settle_by(event: Transition) -> Prepare:
 
 
 def running(both: Lockstep) -> None:
-    """A record that is held."""
     both.both("claim", lambda world: world.claim("first"))
 
 

@@ -101,7 +101,6 @@ async def aconcurrently(operation: Callable[[], Awaitable[T]], copies: int = 8) 
 
 
 def outcome_of(operation: Callable[[], T]) -> Outcome[T]:
-    """Call once."""
     try:
         answer = operation()
     except Exception as error:  # noqa: BLE001 - it is what the call came to
@@ -111,7 +110,6 @@ def outcome_of(operation: Callable[[], T]) -> Outcome[T]:
 
 
 async def aoutcome_of(operation: Callable[[], Awaitable[T]]) -> Outcome[T]:
-    """Await once."""
     try:
         return Outcome(await operation(), None)
     except Exception as error:  # noqa: BLE001 - it is what the call came to

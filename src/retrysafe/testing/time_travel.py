@@ -40,7 +40,6 @@ def age(store: object, keys: Collection[bytes], micros: Micros) -> Aged:
 
 
 def elapse(store: object, keys: Collection[bytes], micros: Micros) -> Program[None]:
-    """Let time pass for some records."""
     for request in age(store, keys, micros):
         yield from ask(request)
 
@@ -86,7 +85,6 @@ def _beyond(store: OperableStore) -> Micros:
 def find_all(
     store: OperableStore, boundaries: Collection[str] | None = None, states: Iterable[EffectiveState] = ()
 ) -> Program[list[Record]]:
-    """Return every record that stands in one of these ways, once each."""
     records: dict[bytes, Record] = {}
     for boundary in [None] if boundaries is None else boundaries:
         cursor: str | None = None

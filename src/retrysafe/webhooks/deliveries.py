@@ -152,7 +152,6 @@ def _media_type(head: Head) -> str:
 
 
 def text_at(document: Mapping[str, Any], name: str) -> str:
-    """The value of a member that is text; empty text for any other."""
     value = document.get(name)
     return value if isinstance(value, str) else ""
 

@@ -19,7 +19,6 @@ T = TypeVar("T")
 
 
 def parse_data(handler: Function, event: WebhookEvent[Any]) -> WebhookEvent[Any]:
-    """The event, with its data parsed as its handler expects."""
     return event if handler.parse is None else dataclasses.replace(event, data=handler.parse(event.data))
 
 
@@ -171,5 +170,4 @@ class Handling:
 
 
 def operation_without_handler(operation: str) -> str:
-    """The operation under which events without a handler are stored."""
     return f"{operation} unhandled"

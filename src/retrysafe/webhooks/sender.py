@@ -178,7 +178,6 @@ class _Sending:
         }
 
     def _time_left(self, began: float) -> float:
-        """Seconds until the deadline of a call that began at ``began``."""
         return began + self._deadline - self._monotonic()
 
     def _judge(self, tried: Tried, message: Message, earlier: Delivery | None) -> Delivery:

@@ -33,7 +33,6 @@ def endpoint(receiver: Receiver) -> Callable[[Request], Awaitable[Response]]:
 
 
 async def receive(receiver: Receiver, request: Request) -> Response:
-    """The response to one request, for an endpoint of your own."""
     try:
         body = await _read(request, receiver.body_limit)
     except DeliveryRefused as refusal:

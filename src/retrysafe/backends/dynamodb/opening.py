@@ -50,7 +50,6 @@ def from_url(url: str) -> Backend:
 
 
 def from_client(client: Any) -> Backend:
-    """A backend on a client of boto3 or aiobotocore, in the default table."""
     service = client.meta.service_model.service_name
     if service != "dynamodb":
         raise ConfigurationError(f"store= is a client of {service}; expected one of dynamodb.")

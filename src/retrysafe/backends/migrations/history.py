@@ -64,7 +64,6 @@ class Table(NamedTuple):
 
     @property
     def columns(self) -> list[Column]:
-        """Its columns."""
         words = (one.split() for one in self.described.split(", "))
         return [Column(name, kind.rstrip("?"), kind.endswith("?")) for name, kind in words]
 

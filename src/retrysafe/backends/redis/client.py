@@ -148,7 +148,6 @@ def settings_commands(request: Settings) -> list[Words]:
 
 
 def settings_of(replies: Sequence[Reply]) -> dict[str, str]:
-    """Collect the settings from the replies; those that were refused are missing."""
     info, *configured = replies
     answer_of(info)
     found: dict[str, str] = {}

@@ -111,7 +111,6 @@ def claim_part(request: ClaimRequest) -> bytes:
 
 
 def result_part(result: StoredResult | None) -> bytes:
-    """The end of a record: its result."""
     if result is None:
         return b""
     media_type, body = result.media_type.encode(), result.body

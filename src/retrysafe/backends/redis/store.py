@@ -249,7 +249,6 @@ def _refusal(allowance: Allowance, answer: Any) -> QuotaRefusal | None:
 
 
 def record_of(key: bytes, answer: Any) -> Record | None:
-    """The record that a script has answered with, if any."""
     if not answer:
         return None
     packed, seconds, micros = answer

@@ -33,7 +33,6 @@ def records(answer: Rows) -> list[Record]:
 
 
 def tallies(answer: Rows) -> list[Tally]:
-    """Counts by boundary and standing."""
     return [
         Tally(boundary, EffectiveState(standing), int(count), int(oldest), int(now))
         for boundary, standing, count, oldest, now in answer.rows

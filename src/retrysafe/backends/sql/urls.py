@@ -127,7 +127,6 @@ def _server(
 
 
 def _size(options: Iterable[tuple[str, str]]) -> Size:
-    """Read the number of connections from the options of a URL."""
     given = dict(options).get("pool", str(MOST_CONNECTIONS))
     if not given.isdecimal() or not int(given):
         raise ConfigurationError(f"store=: pool={given!r} is the number of connections, at least 1.")
@@ -180,7 +179,6 @@ _ELSEWHERE = {
 
 
 def _mysql_options(url: str) -> dict[str, Any]:
-    """Return the arguments that PyMySQL and asyncmy have in common."""
     parts = urlsplit(url)
     given = dict(parse_qsl(parts.query))
     url_options(given, ("ssl_ca", "ssl_cert", "ssl_key", "unix_socket", "pool", "charset"), "mysql")

@@ -86,7 +86,6 @@ def exceptions(harness: ServerHarness) -> None:
 
 
 def _fails(harness: ServerHarness, what: str, **script: Any) -> None:
-    """Fail, and retry with a script that succeeds."""
     harness.key, harness.id = str(uuid4()), uuid4().hex
     failed = _whatever(harness, **script)
     harness.ran(1, what)

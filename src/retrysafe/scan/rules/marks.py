@@ -206,7 +206,6 @@ def _unwrap(project: Project, module: Module, test: ast.expr) -> tuple[ast.expr,
 
 
 def _takes(project: Project, module: Module, node: ast.Call) -> bool:
-    """Tell whether a call sets a mark only if it is not there."""
     owner, _, method = project.resolve(module, node.func).rpartition(".")
     if owner not in known.CACHES:
         return False
@@ -266,7 +265,6 @@ def _in_consumer(view: View, node: ast.AST) -> bool:
 
 
 def _adds(node: ast.AST, owner: str) -> bool:
-    """Tell whether a node puts something into a container."""
     match node:
         case ast.Call(ast.Attribute(value, method)) if method in _SETS:
             return ast.unparse(value) == owner

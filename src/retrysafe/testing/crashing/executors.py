@@ -19,8 +19,6 @@ _TABLE = re.compile(r"retrysafe_[a-z]+\b")
 
 
 def instrument_executors(tracer: Tracer) -> None:
-    """Let every request to a store be a boundary, whatever executor performs it."""
-
     def wrap(name: str, kind: type[_Traced]) -> None:
         real = getattr(Backend, name)
 

@@ -58,7 +58,6 @@ class Violation(NamedTuple):
 
 
 def changes(call: Call) -> bool:
-    """Tell whether a call may have changed something for good."""
     return not call.label.removeprefix("store: ").upper().startswith(_HARMLESS)
 
 

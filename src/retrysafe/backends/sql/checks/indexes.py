@@ -77,7 +77,6 @@ def find_lost_on_postgresql(store: Any, tables: Iterable[str]) -> Program[Lost]:
 
 
 def find_lost(facts: Facts) -> str | None:
-    """Judge the indexes that were gathered as ``lost``."""
     return f"Missing: {', '.join(index.name for index in facts['lost'])}." if facts.get("lost") else None
 
 

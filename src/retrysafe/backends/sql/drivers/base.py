@@ -303,7 +303,6 @@ def fail(error: Exception, *, alone: bool = False, path: str | None = None, pass
 
 
 def translate(error: Exception, *, alone: bool = False, path: str | None = None) -> Exception:
-    """Translate a driver's error into the one that `fail` raises."""
     if not _USERS_OWN.isdisjoint(kind.__name__ for kind in type(error).__mro__):
         return error
     state = sqlstate(error)

@@ -71,7 +71,6 @@ ON_A_LOOP = (
 
 
 def names(alias: str) -> bool:
-    """Tell whether DATABASES has this alias."""
     try:
         return alias in connections
     except (ImproperlyConfigured, ImportError) as error:

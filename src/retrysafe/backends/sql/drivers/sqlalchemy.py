@@ -444,7 +444,6 @@ def watch(engine: Engine) -> Engine:
 
 
 def refuse_tenant(request: Query, reason: str) -> None:
-    """Raise `ConfigurationError` for a claim without a tenant."""
     if request.params.get("home") is not None:
         raise under_tenant(reason)
 
