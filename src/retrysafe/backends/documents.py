@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from retrysafe.backends.commands import naming
 from retrysafe.backends.service_clock import Clock, Sightings
+from retrysafe.backends.spec import StoreDefaults
 from retrysafe.protocol.records import (
     HTTP,
     ClaimRequest,
@@ -25,9 +26,8 @@ from retrysafe.protocol.records import (
     Record,
     State,
     StoredResult,
-    Tally,
 )
-from retrysafe.protocol.requests import Ask, Program
+from retrysafe.protocol.requests import Ask
 from retrysafe.protocol.standing import STANDING
 from retrysafe.protocol.store import Capabilities, Removal
 from retrysafe.protocol.transitions import RULES, Transition, count_started, first_claim, merge_fingerprint, state_of
@@ -119,10 +119,11 @@ class ScanPage(NamedTuple):
 # ---------------------------------------------------------------- the store
 
 
-class DocumentStore:
+class DocumentStore(StoreDefaults):
     """The requests of a store of documents, whose instants come from a clock that is handed in.
 
-    A store renders them and reads the answers, by the methods that come first.
+    A store renders them and reads the answers, by the methods that come first. Documents of a scope cannot be counted
+    without reading them all; see `counted_keys`.
     """
 
     capabilities: Capabilities
@@ -165,11 +166,6 @@ class DocumentStore:
         return {**(write.sets or {}), KEY: write.key}
 
     # ------------------------------------------------------------ claims
-
-    def admit(self, request: ClaimRequest) -> Program[QuotaRefusal | None]:
-        """Nothing: documents of a scope cannot be counted without reading them all; see `counted_keys`."""
-        yield from ()
-        return None
 
     def claim(self, request: ClaimRequest) -> Ask[Record | QuotaRefusal | None]:
         write = self._put(request, None)
@@ -307,13 +303,6 @@ class DocumentStore:
         sets = {"tombstone_until": seen.tombstone_until}
         return Write(seen.key, version_of(seen), frozenset(), sets, settled=True, judged_at=now)
 
-    def forgotten(self, limit: int) -> list[Ask[list[Record]]]:
-        """None: forgotten documents expire natively, when the service gets to it."""
-        return []
-
-    def remove(self, seen: Sequence[Record]) -> list[Ask[int]]:
-        return []
-
     def scan(self, wanted: Filter, cursor: str | None, limit: int) -> Ask[Page]:
         named = {name: getattr(wanted, name) for name in ("boundary", "operation", "scope")}
         equal = {name: value for name, value in named.items() if value is not None and (name, value) != EVERY_ROUTE}
@@ -328,9 +317,6 @@ class DocumentStore:
 
         selection = Selection(equal, _as_written(wanted.states), lasting=False, start=start, limit=limit)
         return Ask(self.select(selection), parse)
-
-    def tally(self) -> list[Ask[list[Tally]]]:
-        return []
 
 
 def owner_of(ownership: Ownership) -> dict[str, Any]:

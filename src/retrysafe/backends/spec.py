@@ -7,7 +7,7 @@ a spec imports no client library, and no module of the backend.
 from __future__ import annotations
 
 import importlib
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from retrysafe.backends.identity import Place
     from retrysafe.protocol.client import AsyncClient, AsyncExecutor, AsyncListener, Client, Executor, Listener
+    from retrysafe.protocol.records import ClaimRequest, Finding, QuotaRefusal, Record, Tally
+    from retrysafe.protocol.requests import Ask, Program
 
     Heard = Callable[[bytes], None]
 
@@ -39,6 +41,26 @@ class Joining(NamedTuple):
     """The database that it leads to, as far as it shows."""
     kind: str = ""
     """The kind of that database, as stores name it."""
+
+
+class StoreDefaults:
+    """The behaviour of a store that does no better: it counts no quota apart, and forgotten records expire natively."""
+
+    def admit(self, request: ClaimRequest) -> Program[QuotaRefusal | None]:
+        yield from ()
+        return None
+
+    def forgotten(self, limit: int) -> list[Ask[list[Record]]]:
+        return []
+
+    def remove(self, seen: Sequence[Record]) -> list[Ask[int]]:
+        return []
+
+    def tally(self) -> list[Ask[list[Tally]]]:
+        return []
+
+    def examine(self) -> list[Ask[list[Finding]]]:
+        return []
 
 
 class WithoutTransactions:

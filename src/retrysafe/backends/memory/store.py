@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from retrysafe.backends.spec import WithoutTransactions
+from retrysafe.backends.spec import StoreDefaults, WithoutTransactions
 from retrysafe.errors import IllegalTransition
 from retrysafe.protocol import quotas, transitions
 from retrysafe.protocol.records import (
@@ -16,7 +17,6 @@ from retrysafe.protocol.records import (
     Clocks,
     EffectiveState,
     Filter,
-    Finding,
     Micros,
     Ownership,
     Page,
@@ -24,9 +24,8 @@ from retrysafe.protocol.records import (
     Record,
     State,
     StoredResult,
-    Tally,
 )
-from retrysafe.protocol.requests import Ask, Program, as_it_is
+from retrysafe.protocol.requests import Ask, as_it_is
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import Transition
 
@@ -87,7 +86,7 @@ class AsyncMemoryClient(WithoutTransactions):
         """Nothing to hang up: what is left goes with this object."""
 
 
-class MemoryStore:
+class MemoryStore(StoreDefaults):
     """Records in a dictionary of this process; each ask is a step over it."""
 
     capabilities = Capabilities(
@@ -104,10 +103,6 @@ class MemoryStore:
 
     _room = 1000
     """Records at which a new one lets the forgotten ones go, as there is no sweeper; then twice as many as are left."""
-
-    def admit(self, request: ClaimRequest) -> Program[QuotaRefusal | None]:
-        yield from ()
-        return None
 
     def claim(self, request: ClaimRequest) -> Ask[Record | QuotaRefusal | None]:
         def step(records: Records, now: Micros) -> Record | QuotaRefusal:
@@ -128,56 +123,32 @@ class MemoryStore:
         return Ask(step, as_it_is)
 
     def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
-        def step(records: Records, now: Micros) -> Record | None:
-            return _change(records, request.key, lambda record: transitions.claim_again(record, request, seen, now))
-
-        return Ask(step, as_it_is)
+        taken = _changing(request.key, lambda record, now: transitions.claim_again(record, request, seen, now))
+        return Ask(taken, as_it_is)
 
     def settle(self, ownership: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
-        def step(records: Records, now: Micros) -> bool:
-            record = records.get(ownership.key)
-            if record is None:
-                return False
-            try:
-                records[ownership.key] = transitions.settle(record, ownership, event, result, now)
-            except IllegalTransition:
-                return False
-            return True
+        def change(record: Record, now: Micros) -> Record:
+            return transitions.settle(record, ownership, event, result, now)
 
-        return Ask(step, as_it_is)
+        settled = _changing(ownership.key, change)
+        return Ask(lambda records, now: settled(records, now) is not None, as_it_is)
 
     def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[bool]:
-        def step(records: Records, now: Micros) -> bool:
-            changed = _change(
-                records,
-                seen.key,
-                lambda record: transitions.resolve(record, seen, event, result, clocks, now),
-            )
-            return changed is not None
+        def change(record: Record, now: Micros) -> Record:
+            return transitions.resolve(record, seen, event, result, clocks, now)
 
-        return Ask(step, as_it_is)
+        resolved = _changing(seen.key, change)
+        return Ask(lambda records, now: resolved(records, now) is not None, as_it_is)
 
     def renew(self, ownerships: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
-        def step(records: Records, now: Micros) -> set[bytes]:
-            def extend(one: Ownership) -> Record | None:
-                return _change(records, one.key, lambda record: transitions.renew(record, one, now))
-
-            return {one.key for one in ownerships if extend(one) is not None}
-
-        return [Ask(step, as_it_is)]
+        steps = {one.key: _changing(one.key, partial(_renew, one)) for one in ownerships}
+        return [Ask(lambda records, now: {key for key, step in steps.items() if step(records, now)}, as_it_is)]
 
     def read(self, key: bytes) -> Ask[Record | None]:
-        def step(records: Records, now: Micros) -> Record | None:
-            record = records.get(key)
-            return None if record is None else _at(record, now)
-
-        return Ask(step, as_it_is)
+        return Ask(lambda records, now: _at(records[key], now) if key in records else None, as_it_is)
 
     def sweep(self, limit: int) -> list[Ask[int]]:
-        def step(records: Records, now: Micros) -> int:
-            return _forget(records, now, limit)
-
-        return [Ask(step, as_it_is)]
+        return [Ask(lambda records, now: _forget(records, now, limit), as_it_is)]
 
     def forgotten(self, limit: int) -> list[Ask[list[Record]]]:
         def step(records: Records, now: Micros) -> list[Record]:
@@ -208,12 +179,6 @@ class MemoryStore:
 
         return Ask(step, as_it_is)
 
-    def tally(self) -> list[Ask[list[Tally]]]:
-        return []
-
-    def examine(self) -> list[Ask[list[Finding]]]:
-        return []
-
 
 def _forget(records: Records, now: Micros, limit: int | None = None) -> int:
     sources = transitions.RULES[Transition.SWEEP].sources
@@ -241,12 +206,21 @@ def _at(record: Record, now: Micros) -> Record:
     return tuple.__new__(Record, (*record[:-1], now))
 
 
-def _change(records: Records, key: bytes, change: Callable[[Record], Record]) -> Record | None:
-    record = records.get(key)
-    if record is None:
-        return None
-    try:
-        records[key] = changed = change(record)
-    except IllegalTransition:
-        return None
-    return changed
+def _renew(ownership: Ownership, record: Record, now: Micros) -> Record:
+    return transitions.renew(record, ownership, now)
+
+
+def _changing(key: bytes, change: Callable[[Record, Micros], Record]) -> Step:
+    """A step that changes a record; it answers None where there is none, or the change is not allowed."""
+
+    def step(records: Records, now: Micros) -> Record | None:
+        record = records.get(key)
+        if record is None:
+            return None
+        try:
+            records[key] = changed = change(record, now)
+        except IllegalTransition:
+            return None
+        return changed
+
+    return step

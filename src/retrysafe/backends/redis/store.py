@@ -14,6 +14,7 @@ from typing import Any
 from retrysafe.backends.redis import packing
 from retrysafe.backends.redis.packing import claim_part, number_of, result_part, unpack
 from retrysafe.backends.redis.requests import Scan, Scanned, Script, Settings
+from retrysafe.backends.spec import StoreDefaults
 from retrysafe.protocol import quotas
 from retrysafe.protocol.records import (
     Allowance,
@@ -26,7 +27,6 @@ from retrysafe.protocol.records import (
     QuotaRefusal,
     Record,
     StoredResult,
-    Tally,
 )
 from retrysafe.protocol.requests import Ask, Program, ask
 from retrysafe.protocol.store import Capabilities, Removal
@@ -102,7 +102,7 @@ return 0""",
 _SCRIPTS = {name: packing.LUA + body for name, body in _BODIES.items()}
 
 
-class RedisStore:
+class RedisStore(StoreDefaults):
     """Records as strings of one Redis key each, so that every step stays in one slot of a cluster."""
 
     capabilities = Capabilities(
@@ -189,15 +189,6 @@ class RedisStore:
             return Page([record for record in records if record and wanted.takes(record)], answer.cursor)
 
         return Ask(Scan(_PREFIX + b"*", cursor, limit, _script("glance", b"", ())), parse)
-
-    def forgotten(self, limit: int) -> list[Ask[list[Record]]]:
-        return []
-
-    def remove(self, seen: Sequence[Record]) -> list[Ask[int]]:
-        return []
-
-    def tally(self) -> list[Ask[list[Tally]]]:
-        return []
 
     def examine(self) -> list[Ask[list[Finding]]]:
         return [Ask(Settings(_SETTINGS), _findings)]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
+from retrysafe.backends.spec import StoreDefaults
 from retrysafe.errors import RetrysafeError
 from retrysafe.protocol import procedures
 from retrysafe.protocol.records import (
@@ -23,7 +24,6 @@ from retrysafe.protocol.records import (
     Count,
     EffectiveState,
     Filter,
-    Finding,
     Ownership,
     Page,
     QuotaRefusal,
@@ -70,8 +70,8 @@ def route(program: Callable[P, Program[R]]) -> Callable[P, Ask[R]]:
     return make
 
 
-class ShardedStore:
-    """Records in the stores of a map, and of the other map of a move."""
+class ShardedStore(StoreDefaults):
+    """Records in the stores of a map, and of the other map of a move; each is examined when it is first asked."""
 
     def __init__(self, given: Sharded, shards: Mapping[str, Backend]) -> None:
         self._maps = [given] if given.other is None else [given, given.other]
@@ -98,10 +98,6 @@ class ShardedStore:
         return self.shards[name].store
 
     # ------------------------------------------------------------ asks about a key
-
-    def admit(self, request: ClaimRequest) -> Program[QuotaRefusal | None]:
-        yield from ()
-        return None
 
     @route
     def claim(self, request: ClaimRequest) -> Program[Record | QuotaRefusal | None]:
@@ -240,10 +236,6 @@ class ShardedStore:
                     records=one.records + same.records, oldest=min(one.oldest, same.oldest), now=max(one.now, same.now)
                 )
         return list(found.values())
-
-    def examine(self) -> list[Ask[list[Finding]]]:
-        """Look at nothing: each shard is examined when it is first asked."""
-        return []
 
     def _each(self) -> Iterator[tuple[str, OperableStore]]:
         return ((name, shard.store) for name, shard in self.shards.items())

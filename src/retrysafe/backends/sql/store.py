@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeGuard
 
+from retrysafe.backends.spec import StoreDefaults
 from retrysafe.backends.sql import reading, selection
 from retrysafe.backends.sql.statements import (
     LIMITED,
@@ -23,7 +24,6 @@ from retrysafe.protocol.records import (
     Clocks,
     Count,
     Filter,
-    Finding,
     Ownership,
     Page,
     QuotaRefusal,
@@ -31,7 +31,7 @@ from retrysafe.protocol.records import (
     StoredResult,
     Tally,
 )
-from retrysafe.protocol.requests import Ask, Program, Query
+from retrysafe.protocol.requests import Ask, Query
 from retrysafe.protocol.store import Capabilities
 from retrysafe.protocol.transitions import RULES, Guard, Transition, count_started, merge_fingerprint
 
@@ -43,7 +43,7 @@ _RESOLVING: tuple[Transition, ...] = tuple(
 )
 
 
-class SqlStore(SqlStatements, SqlTransactions):
+class SqlStore(SqlStatements, SqlTransactions, StoreDefaults):
     """Records in a table of a database; what databases do differently is in the class variables and overridden."""
 
     capabilities: ClassVar[Capabilities]
@@ -77,10 +77,6 @@ class SqlStore(SqlStatements, SqlTransactions):
         self._tally_sql = self._tally(clock)
 
     # ------------------------------------------------------------ asks
-
-    def admit(self, request: ClaimRequest) -> Program[QuotaRefusal | None]:
-        yield from ()
-        return None
 
     def claim(self, request: ClaimRequest) -> Ask[Record | QuotaRefusal | None]:
         """Insert a first record if its quota has room, or return the record that is there."""
@@ -221,10 +217,6 @@ class SqlStore(SqlStatements, SqlTransactions):
     def time(self) -> Ask[int]:
         """The database's clock, in microseconds since 1970."""
         return Ask(Query(f"SELECT {self.NOW}", {}, writes=False), lambda answer: int(answer.rows[0][0]))
-
-    def examine(self) -> list[Ask[list[Finding]]]:
-        """Look at no settings: a dialect overrides what is worth it."""
-        return []
 
 
 def keeps_messages(store: object) -> TypeGuard[SqlStore]:
