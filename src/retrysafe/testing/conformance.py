@@ -20,9 +20,8 @@ from retrysafe.protocol.procedures import (
     sweep,
     tally,
 )
-from retrysafe.protocol.records import EffectiveState, Filter, Page, State, StoredResult
-from retrysafe.protocol.requests import Program, ask
-from retrysafe.protocol.store import OperableStore
+from retrysafe.protocol.records import EffectiveState, Filter, State, StoredResult
+from retrysafe.protocol.requests import ask
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing import quota_cases  # noqa: F401 - its cases are cases of the suite
 from retrysafe.testing.bench import CASES, LEASE, MEMORY, RESULT, WINDOW, Bench, Case, Harness, case
@@ -356,16 +355,12 @@ def _by_pages(bench: Bench, wanted: Filter, size: int) -> list[bytes]:
     keys: list[bytes] = []
     cursor: str | None = None
     while True:
-        page = bench.harness.do(_scan(bench.harness.store, wanted, cursor, size))
+        page = bench.harness.do(ask(bench.harness.store.scan(wanted, cursor, size)))
         keys += [record.key for record in page.records]
         cursor = page.cursor
         if cursor is None:
             assert len(keys) == len(set(keys))
             return keys
-
-
-def _scan(store: OperableStore, wanted: Filter, cursor: str | None, limit: int) -> Program[Page]:
-    return (yield from ask(store.scan(wanted, cursor, limit)))
 
 
 @case

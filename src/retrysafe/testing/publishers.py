@@ -141,19 +141,16 @@ async def what_is_acked_has_arrived(publishing: Publishing) -> None:
     assert sorted(one.id for one in await publishing.arrived()) == sorted(one.id for one in envelopes)
 
 
-def _large(publishing: Publishing) -> int:
-    """The length of a payload that the broker takes, also in base64 in an event's JSON."""
-    return 200_000 if publishing.largest is None else min(200_000, publishing.largest // 2)
-
-
 @case
 async def what_arrives_is_whole(publishing: Publishing) -> None:
+    # a payload that the broker takes, also in base64 in an event's JSON
+    large = 200_000 if publishing.largest is None else min(200_000, publishing.largest // 2)
     envelopes = [
         publishing.envelope(1, key=None, sequence=None),
         publishing.envelope(2, key='ключ, "quoted" 100%', sequence=2**40, source="https://shop.example/a?b#c"),
         publishing.envelope(3, payload=bytes(range(256)), media_type="application/avro"),
         publishing.envelope(4, payload=b"", headers={"tenant": "ü ß", "traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"}),
-        publishing.envelope(5, payload=b"x" * _large(publishing), type="orders.placed.v2"),
+        publishing.envelope(5, payload=b"x" * large, type="orders.placed.v2"),
     ]
     for envelope in envelopes:
         assert [one.status for one in await publishing.publish(envelope)] == [PublishStatus.ACKED]

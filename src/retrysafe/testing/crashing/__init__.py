@@ -92,7 +92,7 @@ def _in_a_process_of_its_own(wanted: Exploration) -> Report:
 
 def _start(there: Any, wanted: Exploration) -> BaseProcess:
     arguments: dict[str, Any] = {"target": _explore, "args": (there, wanted), "name": "crash points"}
-    if _may_fork():
+    if sys.platform != "darwin" and not _threads():
         process: BaseProcess = multiprocessing.get_context("fork").Process(**arguments)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # threads that are not the interpreter's own
@@ -115,10 +115,6 @@ def _explore(there: Any, wanted: Exploration) -> None:
         there.send(explore(wanted))
     except Exception as error:  # noqa: BLE001 - for the process that asked
         there.send(error if isinstance(error, ConfigurationError) else ConfigurationError(f"crash_points(): {error!r}"))
-
-
-def _may_fork() -> bool:
-    return sys.platform != "darwin" and not _threads()
 
 
 def _threads() -> str:

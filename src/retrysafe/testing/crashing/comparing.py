@@ -94,7 +94,8 @@ def problems(uncrashed: Uncrashed, point: Point, processes: Sequence[Ended]) -> 
     last = processes[-1]
     subject = next((process for process in processes if process.at is not None), processes[0])
     found = _strays(uncrashed, point, subject)
-    found += [f"a process hung (it was at: {_last(process)})" for process in processes if process.hung]
+    hung = [str(one.calls[-1]) if one.calls else "its beginning" for one in processes if one.hung]
+    found += [f"a process hung (it was at: {text})" for text in hung]
     if not any(process.hung for process in processes) and not last.settled:
         found.append(f"no retry came to an end: {last.outcome or 'the process died'}")
     found += [process.problem for process in processes if process.problem]
@@ -108,10 +109,6 @@ def problems(uncrashed: Uncrashed, point: Point, processes: Sequence[Ended]) -> 
 
 def is_done(ended: Ended) -> bool:
     return ended.settled and ended.outcome == "done"
-
-
-def _last(process: Ended) -> str:
-    return str(process.calls[-1]) if process.calls else "its beginning"
 
 
 def _strays(uncrashed: Uncrashed, point: Point, first: Ended) -> list[str]:
@@ -138,7 +135,9 @@ def _requests(uncrashed: Iterable[Call], found: Iterable[Call], *, done: bool) -
         asked, expected = _effects(requests), _effects(once.get(label, []))
         if asked > expected or (done and asked < expected):
             lines.append(f"{label}: {asked} effects asked for instead of {expected}")
-            lines += [f"  {_describe_key(call)} from {call.place}" for call in requests]
+            for call in requests:
+                key = "without a key" if call.key is None else f"with key {call.key[:12]}…"
+                lines.append(f"  {key} from {call.place}")
         payloads: dict[str, set[str]] = defaultdict(set)
         for call in requests:
             if call.key is not None:
@@ -158,7 +157,3 @@ def _by_label(calls: Iterable[Call]) -> dict[str, list[Call]]:
 def _effects(requests: Sequence[Call]) -> int:
     keys = {call.key for call in requests if call.key is not None}
     return len(keys) + sum(call.key is None for call in requests)
-
-
-def _describe_key(call: Call) -> str:
-    return "without a key" if call.key is None else f"with key {call.key[:12]}…"

@@ -12,6 +12,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -51,18 +52,16 @@ def trace_calls(
     original = inspect.getattr_static(owner, name)
     function = original.__func__ if isinstance(original, staticmethod | classmethod) else original
 
-    def note(*args: Any) -> None:
+    def watch(*args: Any, **options: Any) -> AbstractContextManager[None]:
         if database is not None and tracer.watching:
             tracer.note_database(database(args[0]))
+        return nullcontext() if unless(*args, **options) else tracer.call(lambda: describe(*args, **options))
 
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def awaiting(*args: Any, **options: Any) -> Any:
-            note(*args)
-            if unless(*args, **options):
-                return await function(*args, **options)
-            with tracer.call(lambda: describe(*args, **options)):
+            with watch(*args, **options):
                 return await function(*args, **options)
 
         replacement: Any = awaiting
@@ -70,10 +69,7 @@ def trace_calls(
 
         @functools.wraps(function)
         def calling(*args: Any, **options: Any) -> Any:
-            note(*args)
-            if unless(*args, **options):
-                return function(*args, **options)
-            with tracer.call(lambda: describe(*args, **options)):
+            with watch(*args, **options):
                 return function(*args, **options)
 
         replacement = calling
@@ -110,6 +106,9 @@ def _sqlite_connection(tracer: Tracer, module: Any, factory: Any) -> type:
     def statement(_: Any, sql: str, *__: Any) -> Call:
         return Call(steady(sql))
 
+    def end_of(connection: Any, label: str) -> AbstractContextManager[None]:
+        return tracer.call(lambda: Call(label)) if connection.in_transaction else nullcontext()
+
     class Cursor(module.Cursor):  # type: ignore[misc]
         """A cursor whose statements are boundaries."""
 
@@ -125,23 +124,15 @@ def _sqlite_connection(tracer: Tracer, module: Any, factory: Any) -> type:
             return super().cursor(cursors.get(factory, factory))
 
         def commit(self) -> None:
-            if not self.in_transaction:
-                super().commit()
-                return
-            with tracer.call(lambda: Call("COMMIT")):
+            with end_of(self, "COMMIT"):
                 super().commit()
 
         def rollback(self) -> None:
-            if not self.in_transaction:
-                super().rollback()
-                return
-            with tracer.call(lambda: Call("ROLLBACK")):
+            with end_of(self, "ROLLBACK"):
                 super().rollback()
 
         def __exit__(self, kind: Any, *rest: Any) -> Any:
-            if not self.in_transaction:
-                return super().__exit__(kind, *rest)
-            with tracer.call(lambda: Call("COMMIT" if kind is None else "ROLLBACK")):
+            with end_of(self, "COMMIT" if kind is None else "ROLLBACK"):
                 return super().__exit__(kind, *rest)
 
     def watch(owner: type) -> None:
@@ -155,13 +146,9 @@ def _sqlite_connection(tracer: Tracer, module: Any, factory: Any) -> type:
     return TracedConnection
 
 
-def _has(owner: Any, name: str) -> bool:
-    return owner is not None and hasattr(owner, name)
-
-
 def _each(tracer: Tracer, owner: Any, names: Iterable[str], describe: Describe) -> None:
     for name in names:
-        if _has(owner, name):
+        if hasattr(owner, name):
             trace_calls(tracer, owner, name, describe)
 
 
@@ -171,14 +158,11 @@ def _psycopg(tracer: Tracer, module: Any) -> None:
         query = None if frame is None else frame.f_locals.get("query", frame.f_locals.get("command"))
         if query is not None and hasattr(query, "as_string"):
             query = query.as_string(None)
-        return Call(steady(query if query is not None else _words(getattr(gen, "__name__", "exchange"))))
+        name = getattr(gen, "__name__", "exchange").strip("_").removesuffix("_gen").upper().replace("_", " ")
+        return Call(steady(name if query is None else query))
 
     for name in ("Connection", "AsyncConnection"):
         trace_calls(tracer, getattr(module, name), "wait", exchange, database=_of_psycopg)
-
-
-def _words(name: str) -> str:
-    return name.strip("_").removesuffix("_gen").upper().replace("_", " ")
 
 
 def _of_psycopg(connection: Any) -> Database:
@@ -206,12 +190,9 @@ def _of_asyncpg(connection: Any) -> Database:
     parameters, address = connection._params, connection._addr
     where = {"user": parameters.user, "password": parameters.password, "database": parameters.database}
     where["host"], where["port"] = address if isinstance(address, tuple) else (address, None)
-    where["server_settings"] = getattr(parameters, "server_settings", None)
-    return Database("asyncpg", tuple((name, _hashable(value)) for name, value in where.items()))
-
-
-def _hashable(value: Any) -> Any:
-    return tuple(value.items()) if isinstance(value, dict) else value
+    settings = getattr(parameters, "server_settings", None)
+    where["server_settings"] = tuple(settings.items()) if isinstance(settings, dict) else settings
+    return Database("asyncpg", tuple(where.items()))
 
 
 def _of_mysql(connection: Any) -> Database:
@@ -263,7 +244,10 @@ def _redis(tracer: Tracer, module: Any) -> None:
 
 def _request(method: str, url: str, headers: Mapping[str, Any], body: Any) -> Call:
     parts = urlsplit(str(url))
-    fields = {str(name).lower(): _text(value) for name, value in headers.items()}
+    texts = (
+        (name, value.decode("latin-1") if isinstance(value, bytes) else str(value)) for name, value in headers.items()
+    )
+    fields = {str(name).lower(): text for name, text in texts}
     key = next((fields[name] for name in KEY_FIELDS if name in fields), None)
     raw = body if isinstance(body, bytes) else str(body or "").encode()
     boundary = fields.get("content-type", "").partition("boundary=")[2]
@@ -272,10 +256,6 @@ def _request(method: str, url: str, headers: Mapping[str, Any], body: Any) -> Ca
     label = f"{method.upper()} {parts.scheme}://{parts.hostname}{steady(parts.path)}"
     payload = hashlib.sha256(raw).hexdigest()[:16]
     return Call(label, outbound=method.upper() in _UNSAFE, key=key, payload=payload)
-
-
-def _text(value: Any) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
 
 def _httpx(tracer: Tracer, module: Any) -> None:
@@ -290,12 +270,10 @@ def _httpx(tracer: Tracer, module: Any) -> None:
 
 
 def _requests(tracer: Tracer, module: Any) -> None:
-    trace_calls(
-        tracer,
-        module.Session,
-        "send",
-        lambda _, request, **__: _request(request.method, request.url, request.headers, request.body),
-    )
+    def send(_: Any, request: Any, **__: Any) -> Call:
+        return _request(request.method, request.url, request.headers, request.body)
+
+    trace_calls(tracer, module.Session, "send", send)
 
 
 def _urllib(tracer: Tracer, module: Any) -> None:
@@ -316,13 +294,10 @@ def _aiohttp(tracer: Tracer, module: Any) -> None:
 
 def _smtplib(tracer: Tracer, module: Any) -> None:
     def mail(_: Any, sender: str, to: Any, message: Any, *__: Any, **___: Any) -> Call:
-        return Call(f"mail to {to}", outbound=True, payload=hashlib.sha256(_raw(message)).hexdigest()[:16])
+        raw = message if isinstance(message, bytes) else str(message).encode()
+        return Call(f"mail to {to}", outbound=True, payload=hashlib.sha256(raw).hexdigest()[:16])
 
     trace_calls(tracer, module.SMTP, "sendmail", mail)
-
-
-def _raw(message: Any) -> bytes:
-    return message if isinstance(message, bytes) else str(message).encode()
 
 
 def _botocore(tracer: Tracer, module: Any) -> None:

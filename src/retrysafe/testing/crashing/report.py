@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from retrysafe.testing.crashing.points import Call, Ended, Point
@@ -92,7 +91,10 @@ class Report(NamedTuple):
         return not self.violations
 
     def __str__(self) -> str:
-        lines = [self._what_was_done(), *self._what_was_not(), *_number(self.boundaries)]
+        calls = (
+            f"{number:>4}  {_short(one.label)}   {one.place.short}" for number, one in enumerate(self.boundaries, 1)
+        )
+        lines = [self._what_was_done(), *self._what_was_not(), *calls]
         for violation in self.violations[:MOST_SHOWN]:
             lines += ["", str(violation)]
         if len(self.violations) > MOST_SHOWN:
@@ -111,7 +113,3 @@ class Report(NamedTuple):
         if self.unknown:
             lines.append(f"left unknown, for a probe or a person to settle, at {self.unknown} points")
         return lines
-
-
-def _number(calls: Sequence[Call]) -> list[str]:
-    return [f"{number:>4}  {_short(call.label)}   {call.place.short}" for number, call in enumerate(calls, 1)]
