@@ -25,7 +25,6 @@ from retrysafe.webhooks.signatures import (
     check_signature,
     check_time,
     content_of,
-    seconds_of,
     secrets_of,
     signs,
     tolerance_of,
@@ -63,9 +62,7 @@ class Slack:
         time, given = head.signed(SLACK_TIME), head.signed(SLACK_SIGNATURE)
         content = content_of(["v0", time], body, b":")
         check_signature([b"v0=" + digest.hex().encode() for digest in signs(self._secrets, content)], [given])
-        timestamp = seconds_of(time)
-        check_time(timestamp, now, self._tolerance)
-        return timestamp
+        return check_time(time, now, self._tolerance)
 
     def identify(self, head: Head, body: bytes, document: dict[str, Any]) -> Known | Response:
         """The event; or the answer to the challenge with which Slack verifies a URL."""
@@ -162,9 +159,7 @@ class Stripe:
             raise DeliveryRefused("signature-missing", f"{HEADER} has no single t=, or no v1=.")
         content = content_of(times, body, b".")
         check_signature([digest.hex().encode() for digest in signs(self._secrets, content)], given)
-        timestamp = seconds_of(times[0])
-        check_time(timestamp, now, self._tolerance)
-        return timestamp
+        return check_time(times[0], now, self._tolerance)
 
     def identify(self, head: Head, body: bytes, document: dict[str, Any]) -> Known:
         """The event. Deliveries of one event differ in ``pending_webhooks``, so its body is not compared."""

@@ -156,16 +156,16 @@ def check_signature(expected: Iterable[bytes], given: Iterable[str]) -> None:
         raise DeliveryRefused("signature-invalid", "No signature was made with a secret of this endpoint.")
 
 
-def seconds_of(text: str) -> int:
-    """A signed time as whole seconds since the Unix epoch. Raises `DeliveryRefused` unless it consists of digits."""
+def check_time(text: str, now: float, tolerance: float) -> int:
+    """A signed time, in seconds since the Unix epoch.
+
+    Raises `DeliveryRefused` unless it consists of digits and is near ``now``: an older delivery may be a replay.
+    """
     if not _SECONDS.fullmatch(text):
         raise DeliveryRefused("timestamp-invalid", "The signed time is not a number of seconds.")
-    return int(text)
-
-
-def check_time(timestamp: int, now: float, tolerance: float) -> None:
-    """Raise `DeliveryRefused` unless a signed time is near ``now``: an older delivery may be a replay."""
+    timestamp = int(text)
     if abs(now - timestamp) > tolerance:
         raise DeliveryRefused(
             "timestamp-outside", f"It was signed {now - timestamp:+.0f} s ago, and {tolerance:g} s are allowed."
         )
+    return timestamp

@@ -23,7 +23,6 @@ from retrysafe.webhooks.signatures import (
     check_time,
     content_of,
     is_known,
-    seconds_of,
     secrets_of,
     several_of,
     signs,
@@ -69,9 +68,7 @@ class StandardWebhooks:
         versions = [entry.partition(",") for entry in head.signed(self._signature).split(" ")]
         expected = [text.encode() for text in signatures(self._secrets, name, time, body)]
         check_signature(expected, [text for version, _, text in versions if version == "v1"])
-        timestamp = seconds_of(time)
-        check_time(timestamp, now, self._tolerance)
-        return timestamp
+        return check_time(time, now, self._tolerance)
 
     def identify(self, head: Head, body: bytes, document: dict[str, Any]) -> Known:
         """The event: its id is signed, and its type is in the document."""
