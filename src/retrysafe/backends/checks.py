@@ -18,6 +18,7 @@ MOST_SKEW = 1.0
 """Seconds between the store's clock and this machine's above which the difference is a finding."""
 MOST_COUNTED = 1000
 """Unknown keys that are counted at most, and records that are looked at for them where they have no index."""
+_UNTESTED = "retrysafe's statements for it were parsed, and no server has performed them."
 _UNKNOWN = Filter(states=frozenset({EffectiveState.UNKNOWN}))
 
 
@@ -79,14 +80,6 @@ def _find_skew(facts: Facts) -> str | None:
     return f"The store's clock is at least {abs(skew):.1f} s {way} this machine's."
 
 
-def _tell_untested(facts: Facts) -> str | None:
-    return (
-        "retrysafe's statements for it were parsed, and no server has performed them."
-        if facts.get("never_run")
-        else None
-    )
-
-
 def _in_doubt(facts: Facts) -> str | None:
     unknown: Count | None = facts.get("unknown")
     if unknown is None or not unknown.records:
@@ -130,7 +123,7 @@ CHECKS = (
         Severity.WARNING,
         "{program} conformance store URL  on an empty database of the same server, and tell us what it prints",
         "explanation/which-store.md",
-        _tell_untested,
+        lambda facts: _UNTESTED if facts.get("never_run") else None,
     ),
     Check(
         "store-unknown",

@@ -95,10 +95,6 @@ def _code(error: ClientError) -> str:
     return "TransactionConflictException" if set(reasons) <= _PASSING else code
 
 
-def _status(error: ClientError) -> int:
-    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500))
-
-
 def _date(response: Mapping[str, Any]) -> str | None:
     headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     date: str | None = headers.get("date")
@@ -121,7 +117,8 @@ def _judge(error: ClientError, request: Call) -> Answer:
         ) from error
     if code in _REFUSED:
         raise StoreMisconfigured(f"{str(error).rstrip('.')}. {_REFUSED[code]}", unsent=True) from error
-    raise StoreUnavailable(str(error), unsent=_status(error) < 500) from error
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
+    raise StoreUnavailable(str(error), unsent=int(status) < 500) from error
 
 
 _CREDENTIALS = "Give this process valid AWS credentials of the account that has the table."
@@ -175,7 +172,9 @@ class Plain:
 
     def __getattr__(self, operation: str) -> Any:
         method = getattr(self._client, operation)
-        return lambda **arguments: _each_value(method(**_each_value(arguments, _to_python)), _to_wire)
+        types = library("boto3.dynamodb.types", "dynamodb")
+        read, write = types.TypeDeserializer().deserialize, types.TypeSerializer().serialize
+        return lambda **arguments: _each_value(method(**_each_value(arguments, read)), write)
 
 
 _MAPS = ("Key", "Item", "ExpressionAttributeValues", "ExclusiveStartKey", "LastEvaluatedKey", "Attributes")
@@ -199,14 +198,6 @@ def _each_value(node: Any, change: Any) -> Any:
         else _each_value(value, change)
         for name, value in node.items()
     }
-
-
-def _to_python(value: Any) -> Any:
-    return library("boto3.dynamodb.types", "dynamodb").TypeDeserializer().deserialize(value)
-
-
-def _to_wire(value: Any) -> Any:
-    return library("boto3.dynamodb.types", "dynamodb").TypeSerializer().serialize(value)
 
 
 class DynamodbClient(WithoutTransactions):

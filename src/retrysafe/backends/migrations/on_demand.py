@@ -16,7 +16,7 @@ from functools import cache
 from retrysafe import lazy
 from retrysafe.backends import migrations
 from retrysafe.protocol.migrating import Migration, apply, note, schema_version
-from retrysafe.protocol.requests import Ask, Program, Query, Rows, ask, nothing
+from retrysafe.protocol.requests import Ask, Program, Query, ask, nothing
 from retrysafe.protocol.store import TransactionalStore
 
 FEATURES = {
@@ -104,7 +104,9 @@ def creation(tables: tuple[str, ...], version: int) -> tuple[str, ...]:
 
 
 def _tables() -> Program[set[str]]:
-    return (yield from ask(Ask(Query(_TABLES, {}, writes=False), _names)))
+    return (
+        yield from ask(Ask(Query(_TABLES, {}, writes=False), lambda answer: {str(name) for (name,) in answer.rows}))
+    )
 
 
 def _lacking(found: Collection[str]) -> list[str]:
@@ -114,7 +116,3 @@ def _lacking(found: Collection[str]) -> list[str]:
 def _perform(statements: tuple[str, ...] | list[str]) -> Program[None]:
     for statement in statements:
         yield from ask(Ask(Query(statement, {}), nothing))
-
-
-def _names(answer: Rows) -> set[str]:
-    return {str(name) for (name,) in answer.rows}

@@ -139,19 +139,19 @@ class OperableSqlOutbox(SqlOutbox):
         return Ask(self._store.query(sql, params, writes=False), read_groups)
 
     def claim_letters(self, numbers: Sequence[int]) -> Ask[list[int]]:
-        where, params = self._numbers(numbers)
+        among, params = self._store.among("token", "id", numbers)
         locked = " FOR UPDATE" if self.locks_rows else ""
-        sql = f"SELECT id FROM {TABLE}_dead WHERE {where}{locked}"
+        sql = f"SELECT id FROM {TABLE}_dead WHERE id {among}{locked}"
         return Ask(self._store.query(sql, params), lambda answer: [int(row[0]) for row in answer.rows])
 
     def redrive(self, numbers: Sequence[int]) -> list[Ask[None]]:
-        where, params = self._numbers(numbers)
+        among, params = self._store.among("token", "id", numbers)
         columns = ", ".join(WRITTEN)
         copied = (
             f"INSERT INTO {TABLE} ({columns}, created) SELECT {columns}, {self._store.NOW} FROM {TABLE}_dead "
-            f"WHERE {where} ORDER BY id"
+            f"WHERE id {among} ORDER BY id"
         )
-        return [self._write(copied, params), self._write(f"DELETE FROM {TABLE}_dead WHERE {where}", params)]
+        return [self._write(copied, params), self._write(f"DELETE FROM {TABLE}_dead WHERE id {among}", params)]
 
     def discard(self, numbers: Sequence[int]) -> Ask[int]:
         where, params = self._numbers(numbers)
@@ -159,14 +159,10 @@ class OperableSqlOutbox(SqlOutbox):
         return Ask(self._store.query(sql, params), lambda answer: answer.affected)
 
     def unpark(self, numbers: Sequence[int]) -> Ask[int]:
-        where, params = self._numbers(numbers)
+        among, params = self._store.among("token", "id", numbers)
         none = "not_before = 0, started = 0, finished = 0"  # noted still: relays that have passed it over look there
-        sql = f"UPDATE {TABLE}_attempts SET {none} WHERE {where} AND not_before >= {FOREVER}"
+        sql = f"UPDATE {TABLE}_attempts SET {none} WHERE id {among} AND not_before >= {FOREVER}"
         return Ask(self._store.query(sql, params), lambda answer: answer.affected)
-
-    def _numbers(self, numbers: Sequence[int]) -> tuple[str, dict[str, Any]]:
-        params = {f"id{i}": number for i, number in enumerate(numbers)}
-        return f"id IN ({', '.join(self._store.p('token', name) for name in params)})", params
 
 
 class SqlPublished:
@@ -188,9 +184,8 @@ class SqlPublished:
         return [Ask(self._store.query(sql, params, writes=False), _read_kept)]
 
     def remove(self, seen: Sequence[tuple[int, Envelope]]) -> list[Ask[int]]:
-        params = {f"id{i}": number for i, (number, _) in enumerate(seen)}
-        placed = ", ".join(self._store.p("token", name) for name in params)
-        sql = f"DELETE FROM {TABLE}_published WHERE id IN ({placed})"
+        among, params = self._store.among("token", "id", [number for number, _ in seen])
+        sql = f"DELETE FROM {TABLE}_published WHERE id {among}"
         return [Ask(self._store.query(sql, params), lambda answer: answer.affected)]
 
     def _old(self) -> str:

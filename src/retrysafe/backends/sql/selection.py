@@ -124,7 +124,7 @@ def _look(store: SqlStatements, walk: IndexWalk, read: Iterable[str]) -> str:
 
 def _walk(store: SqlStatements, wanted: Filter, cursor: str | None) -> IndexWalk:
     try:
-        if not _only_unknown(wanted):
+        if wanted.states != {EffectiveState.UNKNOWN}:
             return _by_hash(store, wanted, cursor, any_of(wanted.states, REPORTED) if wanted.states else "")
         if cursor is None or not cursor.startswith(_LAPSED):
             return _by_age(store, wanted, cursor)
@@ -132,10 +132,6 @@ def _walk(store: SqlStatements, wanted: Filter, cursor: str | None) -> IndexWalk
         return _by_hash(store, wanted, place, f"({LAPSED_IN_DOUBT})")._replace(begins=_LAPSED)
     except ValueError:
         raise ConfigurationError(f"{cursor!r} is not a cursor of this selection.") from None
-
-
-def _only_unknown(wanted: Filter) -> bool:
-    return wanted.states == {EffectiveState.UNKNOWN}
 
 
 def _by_age(store: SqlStatements, wanted: Filter, cursor: str | None) -> IndexWalk:
@@ -164,10 +160,14 @@ def _by_hash(store: SqlStatements, wanted: Filter, cursor: str | None, besides: 
         params["key"] = bytes.fromhex(cursor)
         within.append(f"r.key_hash > {store.p('key')}")
     if wanted.digits:
-        params["lowest"] = bytes.fromhex(wanted.digits.ljust(64, "0"))
-        params["highest"] = bytes.fromhex(wanted.digits.ljust(64, "f"))
-        within.append(f"r.key_hash BETWEEN {store.p('key', 'lowest')} AND {store.p('key', 'highest')}")
+        within.append(_between(store, wanted.digits, params))
     return IndexWalk(" AND ".join(within) or "1 = 1", ("key_hash",), params, by_age=False, besides=besides)
+
+
+def _between(store: SqlStatements, digits: str, params: dict[str, Any]) -> str:
+    """The condition that a hash begins with these digits; adds its parameters."""
+    params |= {"lowest": bytes.fromhex(digits.ljust(64, "0")), "highest": bytes.fromhex(digits.ljust(64, "f"))}
+    return f"r.key_hash BETWEEN {store.p('key', 'lowest')} AND {store.p('key', 'highest')}"
 
 
 def _conditions(store: SqlStatements, wanted: Filter, walk: IndexWalk) -> tuple[str, dict[str, Any]]:
@@ -188,9 +188,7 @@ def _conditions(store: SqlStatements, wanted: Filter, walk: IndexWalk) -> tuple[
         params["age"] = wanted.older_than
         found.append(f"t.now - r.updated >= {store.p('version', 'age')}")
     if walk.by_age and wanted.digits:
-        params["lowest"] = bytes.fromhex(wanted.digits.ljust(64, "0"))
-        params["highest"] = bytes.fromhex(wanted.digits.ljust(64, "f"))
-        found.append(f"r.key_hash BETWEEN {store.p('key', 'lowest')} AND {store.p('key', 'highest')}")
+        found.append(_between(store, wanted.digits, params))
     if walk.besides:
         found.append(walk.besides)
     return " AND ".join(found), params

@@ -104,7 +104,7 @@ class SqlSteps:
 
     def insert(self, work: Work, row: StepRow, *, joined: bool) -> Ask[bool]:
         """Write a first row if the work is its claim's, and its gate is free."""
-        return Ask(self.insert_query(work, row, joined=joined), _has_inserted)
+        return Ask(self.insert_query(work, row, joined=joined), lambda answer: answer.affected == 1 and not answer.rows)
 
     def insert_query(self, work: Work, row: StepRow, *, joined: bool) -> Query:
         """One INSERT; the row that says that the run goes back keeps the record as it is meanwhile."""
@@ -272,10 +272,6 @@ def step_store(store: SqlStore) -> SqlSteps:
 def _gate(work: Work, at: At) -> int:
     named = b"\0".join((work.key, str(work.generation).encode(), at.name.encode(), at.each.encode()))
     return int.from_bytes(hashlib.sha256(named).digest()[:8], signed=True)
-
-
-def _has_inserted(answer: Rows) -> bool:
-    return answer.affected == 1 and not answer.rows
 
 
 def _finding(work: Work) -> Any:

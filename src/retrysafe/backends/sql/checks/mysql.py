@@ -42,10 +42,6 @@ def _lenient(facts: Facts) -> str | None:
     return f"sql_mode is {mode!r}: a value that does not fit is cut off without an error."
 
 
-def _find_torn(facts: Facts) -> str | None:
-    return "innodb_doublewrite is off." if str(facts.get("doublewrite", 1)) in ("0", "OFF") else None
-
-
 CHECKS = (
     Check(
         "mysql-version",
@@ -158,7 +154,7 @@ CHECKS = (
         Severity.WARNING,
         "innodb_doublewrite = ON  in the server's configuration",
         _GUIDE,
-        _find_torn,
+        lambda facts: "innodb_doublewrite is off." if str(facts.get("doublewrite", 1)) in ("0", "OFF") else None,
     ),
 )
 EXAMINATION = Examination(CHECKS, _gather, None, lambda store: store.time())

@@ -38,10 +38,8 @@ class AsyncmyDriver(AsyncPooledDriver[Any]):
             return await asyncmy.connect(**self._options)
 
     def is_idle(self, connection: Any, /) -> bool:
-        return bool(connection.connected) and not self._is_busy(connection) and not connection._stream_broken
-
-    def _is_busy(self, connection: Any) -> bool:
-        return not connection.get_autocommit() or bool(connection.get_transaction_status())
+        is_busy = not connection.get_autocommit() or connection.get_transaction_status()
+        return bool(connection.connected) and not is_busy and not connection._stream_broken
 
     def is_usable(self, connection: Any, /) -> bool:
         return self.is_idle(connection) and is_quiet(connection._transport.get_extra_info("socket").fileno())

@@ -48,7 +48,7 @@ def until(gen: Generator[Any, Any, R], connection: Any, seconds: float) -> Gener
             ready = yield state
             if time.monotonic() > give_up_at:
                 connection.pgconn.finish()
-                raise lazy.psycopg.OperationalError(_silent(seconds))
+                raise lazy.psycopg.OperationalError(f"no answer within {seconds:g} s")
             state = gen.send(ready)
     except StopIteration as stop:
         outcome: R = stop.value
@@ -78,7 +78,3 @@ def _pymysql(connection: Any, seconds: float) -> Iterator[None]:
         yield
     finally:
         connection._read_timeout, connection._write_timeout = before
-
-
-def _silent(seconds: float) -> str:
-    return f"no answer within {seconds:g} s"

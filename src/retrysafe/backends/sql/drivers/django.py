@@ -164,15 +164,11 @@ class InAtomic:
         self.execute = self
 
     def __call__(self, request: Query, /) -> Rows:
-        if request.writes and _was_ended(self.handle):
+        # SQLite may be in no transaction although Django believes so; PostgreSQL's records tell it
+        if request.writes and self.handle.vendor == "sqlite" and not self.handle.connection.in_transaction:
             return Rows([], 0)  # the handler ended the transaction by SQL: the write must not commit alone
         with _translating(self.handle.alias), transaction.mark_for_rollback_on_error(using=self.handle.alias):
             return in_turn(request, lambda query: perform(self.handle, query))
-
-
-def _was_ended(connection: Any) -> bool:
-    """Tell whether SQLite is in no transaction although Django believes so; PostgreSQL's records tell it."""
-    return connection.vendor == "sqlite" and not connection.connection.in_transaction
 
 
 def join(tx: Any, kind: str, store: str) -> Joining:

@@ -13,7 +13,6 @@ import select
 from collections import deque
 from contextlib import suppress
 from time import monotonic
-from types import TracebackType
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from retrysafe import runtime
@@ -107,9 +106,7 @@ class Borrowed(Generic[C]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if runtime.pid == self._process:  # an exception of others' may have come between a request and its answer
             self._pool.take_back(self, whole=error is None or isinstance(error, RetrysafeError))
 
@@ -168,9 +165,7 @@ class AsyncBorrowed(Borrowed[C]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await self._pool.take_back(self, whole=error is None or isinstance(error, Exception))
 
 

@@ -17,7 +17,6 @@ import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
@@ -146,9 +145,7 @@ class Borrowed(Generic[C]):
             raise
         return connection
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         connection, self.connection = self.connection, None
         if self._process == runtime.pid and connection is not None:
             try:
