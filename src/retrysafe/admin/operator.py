@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice
-from types import TracebackType
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from retrysafe.admin import runs
@@ -540,16 +539,19 @@ class Operator:
     def __enter__(self) -> Operator:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def are_digits(text: str) -> bool:
+    """Tell whether a text can be the first hex digits of a hash, or all of them."""
+    return SHORTEST_PREFIX <= len(text) <= 64 and set(text.lower()) <= set("0123456789abcdef")
 
 
 def check_digits(digits: str) -> str:
     """The first hex digits of a hash in lower case; raise `ConfigurationError` for anything else."""
     digits = digits.lower()
-    if not (SHORTEST_PREFIX <= len(digits) <= 64 and set(digits) <= set("0123456789abcdef")):
+    if not are_digits(digits):
         raise ConfigurationError(f"A hash is {SHORTEST_PREFIX} to 64 hex digits, not {digits!r}.")
     return digits
 

@@ -19,7 +19,7 @@ from typing import Any, get_args
 
 from retrysafe.admin import runs, selection
 from retrysafe.admin.answers import json_result
-from retrysafe.admin.operator import MOST_COUNTED, SHORTEST_PREFIX, UNKNOWN, Look, Operator
+from retrysafe.admin.operator import MOST_COUNTED, UNKNOWN, Look, Operator, are_digits
 from retrysafe.admin.rendering import (
     RELEASING,
     consequence,
@@ -304,8 +304,7 @@ def _compare(record: Record, options: argparse.Namespace) -> tuple[str, ...]:
     """The names of the parts that differ between a payload and the one of the claim."""
     if not record.fingerprint:
         raise ConfigurationError("--payload: this key was claimed without a payload.")
-    path = options.payload
-    given = _decode(read_json(sys.stdin.read() if path == "-" else _read(path), "--payload"), "--payload")
+    given = _decode(read_json(_read(options.payload, "--payload").decode(), "--payload"), "--payload")
     secrets = fingerprint_secrets(keys.check_secret(secret_of(options)), keyring_of(options))
     counted = secrets.count_as(record.fingerprint, fingerprint.of_payload(given), record.key)
     if counted is None:
@@ -314,13 +313,6 @@ def _compare(record: Record, options: argparse.Namespace) -> tuple[str, ...]:
             "keys: give --secret-env or --encryption-keys-env, which name the environment variable that has them."
         )
     return fingerprint.differing(record.fingerprint, counted)
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"--payload {path}: {error.strerror}.") from error
 
 
 # ---------------------------------------------------------------- changes
@@ -414,18 +406,18 @@ def _response_of(options: argparse.Namespace) -> Response | None:
         raise ConfigurationError(f"--status does not go with {other}.")
     if options.body is not None and options.body_file is not None:
         raise ConfigurationError("--body and --body-file are two bodies: give one.")
-    body = (options.body or "").encode() if options.body_file is None else _bytes(options.body_file)
+    body = (options.body or "").encode() if options.body_file is None else _read(options.body_file, "--body-file")
     lines = [(name.strip(), value.strip()) for name, _, value in (one.partition(":") for one in options.header or ())]
     typed = options.content_type or any(name.lower() == "content-type" for name, _ in lines)
     kind = options.content_type if typed or options.body is None else type_of_text(body)
     return respond(options.status, body, headers=lines, content_type=kind)
 
 
-def _bytes(path: str) -> bytes:
+def _read(path: str, option: str) -> bytes:
     try:
         return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except OSError as error:
-        raise ConfigurationError(f"--body-file {path}: {error.strerror}.") from error
+        raise ConfigurationError(f"{option} {path}: {error.strerror}.") from error
 
 
 def read_json(text: str, option: str) -> StoredResult:
@@ -552,16 +544,12 @@ def _by_key(operator: Operator, options: argparse.Namespace, *, changes: bool) -
             return record
     look: Look = "everywhere" if changes else "until found"
     found = operator.locate(key, boundary=boundary, operation=operation, scope=scope, look=look)
-    if not found and not changes and _is_hash(key):
+    if not found and not changes and are_digits(key):
         found = operator.matching(key, Filter(boundary, operation, scope))
     if found:
         return operator.show(_only(found, "The key", options).key)
     report_unchanged(_missing(operator, options), options)
     return None
-
-
-def _is_hash(text: str) -> bool:
-    return SHORTEST_PREFIX <= len(text) <= 64 and set(text.lower()) <= set("0123456789abcdef")
 
 
 def _missing(operator: Operator, options: argparse.Namespace) -> str:
