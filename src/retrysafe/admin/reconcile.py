@@ -13,7 +13,6 @@ from contextlib import closing
 from enum import Enum
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 from retrysafe.admin.effect_rows import Row
@@ -81,9 +80,7 @@ class Reconciliation:
     def __enter__(self) -> Reconciliation:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._file.close()
         self._folder.cleanup()
 

@@ -169,7 +169,9 @@ def next_steps(record: Record, commands: Commands) -> list[dict[str, str]]:
     return [
         {"command": commands.line(f"keys {verb}", [("hash", record.key.hex()), *options]), "when": when}
         for verb, options, when in (
-            _way(event, record) for event in possible(record) if not _runs_anyway(event, record)
+            _way(event, record)
+            for event in possible(record)
+            if event is not Transition.EXPIRE or retry(record, "refuse") is not Decision.TAKE  # which runs it anyway
         )
     ]
 
@@ -196,11 +198,6 @@ def end_of_command(record: Record) -> dict[str, Any]:
         return {}
     outputs = {name: end[name][-LONGEST_END:] for name in ("stdout", "stderr")} if end["code"] else {}
     return {"exit_code": end["code"], **outputs}
-
-
-def _runs_anyway(event: Transition, record: Record) -> bool:
-    """Tell whether a change would let run what the next attempt runs in any case."""
-    return event is Transition.EXPIRE and retry(record, "refuse") is Decision.TAKE
 
 
 def consequence(record: Record) -> str:

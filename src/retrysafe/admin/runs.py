@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heapq import nlargest
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from retrysafe.admin.rendering import details, duration, instant, next_steps, summary
@@ -76,7 +77,9 @@ class Run(NamedTuple):
         rows = [step.row for step in self.steps]
         begun = [row for row in rows if row.state is StepState.STARTED]
         if not begun and self.goes_back and state is EffectiveState.UNKNOWN:
-            left = sorted((row for row in rows if row.state is StepState.DONE and row.undoable), key=_place)
+            left = sorted(
+                (row for row in rows if row.state is StepState.DONE and row.undoable), key=attrgetter("place")
+            )
             begun = [row for row in left if not reason or f"Step {label(row.at)} " in reason]
         return begun[-1] if begun else None
 
@@ -104,10 +107,6 @@ class FoundRuns(NamedTuple):
 
 
 NONE = FoundRuns([], capped=False)
-
-
-def _place(row: StepRow) -> int:
-    return row.place
 
 
 def work_of(record: Record, token: int | None = None) -> Work:

@@ -189,15 +189,13 @@ class Sweeper:
                     if not count.size:
                         break
                     yield from rest(self._rest_after(began))
-            while not stop.rung and (yield from self._steps()) > 0:
-                pass
+            while self._side == "records" and not stop.rung:
+                if not (yield from sweep_steps(self._backend, self._schedule.batch)):
+                    break
             self._tell_stranded((yield from self._find_stranded()))
         finally:
             self._tell_swept(count)
         return count.total()
-
-    def _steps(self) -> Program[int]:
-        return (yield from sweep_steps(self._backend, self._schedule.batch)) if self._side == "records" else 0
 
     def _find_stranded(self) -> Program[FoundRuns]:
         """Look for stranded runs, if an observer is told of them."""
@@ -242,8 +240,8 @@ class Sweeper:
                 if stop.rung:
                     return
                 began = time.monotonic()
-                with _spool() as spool:
-                    outcome = yield from transact(partial(rotate, store, partition, spool))
+                with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY) as spool:
+                    outcome = yield from transact(partial(rotate, store, partition, cast("BinaryIO", spool)))
                 if outcome is not Obstacle.IN_USE:
                     waiting.remove(partition)
                     count.note(partition, outcome)
@@ -382,10 +380,6 @@ class _Count:
         too_large = tuple(partition.name for partition in self.too_large)
         seconds = time.monotonic() - self._began
         return Swept(self.removed, self.archived, seconds, self.skipped, self.repaired, too_large)
-
-
-def _spool() -> BinaryIO:
-    return cast("BinaryIO", tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY))
 
 
 _running: weakref.WeakSet[Sweeper] = weakref.WeakSet()

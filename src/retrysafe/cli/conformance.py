@@ -102,7 +102,10 @@ def _print_report(report: Report, options: argparse.Namespace) -> int:
     if options.output is None:
         sys.stdout.write(text)
     else:
-        _write(options.output, text)
+        try:
+            options.output.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ConfigurationError(f"--output {options.output}: {error.strerror or error}") from error
         print(f"{report.address}: " + ", ".join(f"{count} {verdict}" for verdict, count in report.counts.items()))
     return 0 if report.passed else 1
 
@@ -152,10 +155,3 @@ def _capabilities(path: Path) -> Capabilities:
         raise ConfigurationError(f"--capabilities {path}: {error.strerror or error}") from error
     except ValueError as error:
         raise ConfigurationError(f"--capabilities {path}: not JSON: {error}") from error
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"--output {path}: {error.strerror or error}") from error

@@ -11,7 +11,6 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 from retrysafe.admin import lock
@@ -98,7 +97,10 @@ def _diagnose(options: argparse.Namespace, stores: list[Any], waivers: list[Waiv
         app = load_object("--app", options.app)
         if options.lock:
             module = sys.modules[options.app.partition(":")[0]]
-            drift = [f"{one.where}: {one.text}." for one in lock.drift(lock.read(options.lock), _now(module))]
+            drift = [
+                f"{one.where}: {one.text}."
+                for one in lock.drift(lock.read(options.lock), application.lock_file(vars(module).values()))
+            ]
     elif settings:
         app = _django(settings)
     given = [_topic(one) for one in options.topic]
@@ -129,10 +131,6 @@ def _consumers_of(given: list[tuple[str, str]]) -> dict[str, list[str]]:
         if boundary:
             found.setdefault(topic, []).append(boundary)
     return found
-
-
-def _now(module: ModuleType) -> dict[str, Any]:
-    return application.lock_file(vars(module).values())
 
 
 def _django(settings: str) -> Any:

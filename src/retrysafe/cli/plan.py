@@ -44,7 +44,8 @@ def run(options: argparse.Namespace) -> int:
     sizes = Sizes(size_of(options.names, "--names"), size_of(options.result, "--result"))
     every = durations.seconds(options.sweep_every, "--sweep-every")
     found = capacity.plan(options.kind, PlannedLoad(rate_of(options.rate), memory, sizes, options.duplicates, every))
-    print(json.dumps(_as_data(found)) if options.json else "\n".join(_lines(options.kind, found)))
+    data = found._asdict() | {"footprint": found.footprint._asdict()}
+    print(json.dumps(data) if options.json else "\n".join(_lines(options.kind, found)))
     return 0
 
 
@@ -62,10 +63,6 @@ def size_of(text: str, option: str) -> int:
     if match is None or match[2] not in _UNITS:
         raise ConfigurationError(f"{option}={text!r} is not a size: write 500, 500B, 2kB, 2KiB or 1MB.")
     return round(float(match[1]) * _UNITS[match[2]])
-
-
-def _as_data(found: CapacityPlan) -> dict[str, Any]:
-    return {**found._asdict(), "footprint": found.footprint._asdict()}
 
 
 def _lines(kind: str, found: CapacityPlan) -> list[str]:

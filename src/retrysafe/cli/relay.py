@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import inspect
 import json
+from contextlib import aclosing, closing, nullcontext
 from operator import attrgetter
 from typing import Any
 
@@ -125,27 +126,19 @@ def _run(options: argparse.Namespace, store: str, publisher: Any, observers: tup
 
 
 def _relay(relay: Relay, publisher: Any, *, once: bool) -> Relayed | None:
-    try:
+    with closing(publisher) if hasattr(publisher, "close") else nullcontext():
         if once:
             return relay.run_once()
         relay.run_forever()
         return None
-    finally:
-        close = getattr(publisher, "close", None)
-        if close is not None:
-            close()
 
 
 async def _arelay(relay: Relay, publisher: Any, *, once: bool) -> Relayed | None:
-    try:
+    async with aclosing(publisher) if hasattr(publisher, "aclose") else nullcontext():
         if once:
             return await relay.arun_once()
         await relay.arun_forever()
         return None
-    finally:
-        aclose = getattr(publisher, "aclose", None)
-        if aclose is not None:
-            await aclose()
 
 
 def _publisher(options: argparse.Namespace, backend: Backend) -> Any:

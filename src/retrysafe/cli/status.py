@@ -35,7 +35,10 @@ def run(options: argparse.Namespace) -> int:
         status = operator.status()
     commands = commands_of(options)
     refused = _refusals(status, commands)
-    found = _NONE if refused or status.schema is None else _messages(store_of(options))
+    found = _NONE
+    if not refused and status.schema is not None:
+        with Operating(store_of(options), observers=()) as operating:
+            found = operating.look(messages_of)
     needs = list(_needs(found, commands))
     stalled = found.outbox is not None and is_stalled(found.outbox)
     if options.json:
@@ -47,11 +50,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 _NONE = Messages(None, [])
-
-
-def _messages(store: Any) -> Messages:
-    with Operating(store, observers=()) as operating:
-        return operating.look(messages_of)
 
 
 def _needs(found: Messages, commands: Commands) -> Iterator[Need]:

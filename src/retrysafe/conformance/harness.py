@@ -47,6 +47,9 @@ class FixtureAct(NamedTuple):
     who: str | None = "runner.1"
 
 
+_ACT = FixtureAct()
+
+
 class ServerHarness:
     """One case on one server: an id and a key of its own, and short hands for what cases do."""
 
@@ -71,7 +74,7 @@ class ServerHarness:
 
     def request(
         self,
-        call: FixtureAct = FixtureAct(),  # noqa: B008 - a constant
+        call: FixtureAct = _ACT,
         *,
         key: str | None = "",
         lines: Sequence[str] | None = None,
@@ -90,11 +93,11 @@ class ServerHarness:
         fields += [("Content-Type", call.content_type)] * bool(call.body)
         return WireRequest(call.method, f"{self.to.prefix}/act{call.path}", (*fields, *call.fields), call.body)
 
-    def act(self, call: FixtureAct = FixtureAct(), **how: Any) -> WireReply:  # noqa: B008 - a constant
+    def act(self, call: FixtureAct = _ACT, **how: Any) -> WireReply:
         """Ask the handler for something, on a connection of its own, and read the whole answer."""
         return self.exchange(self.request(call, **how))
 
-    def begin(self, call: FixtureAct = FixtureAct(), **how: Any) -> Future[WireReply]:  # noqa: B008 - a constant
+    def begin(self, call: FixtureAct = _ACT, **how: Any) -> Future[WireReply]:
         return self._threads.submit(self.act, call, **how)
 
     def exchange(self, request: WireRequest) -> WireReply:
@@ -186,7 +189,7 @@ class ServerHarness:
             tail = "" if came is None else f", and the answer {render(came)}"
             raise RuleBroken(f"{expected}: {_times(times)}", f"{_times(found)}{tail}")
 
-    def first(self, call: FixtureAct = FixtureAct(), **how: Any) -> WireReply:  # noqa: B008 - a constant
+    def first(self, call: FixtureAct = _ACT, **how: Any) -> WireReply:
         """The first request of a key: it runs, once, and answers as its script says."""
         before = self.executions(how.get("id"))
         response = self.act(call, **how)
@@ -198,7 +201,7 @@ class ServerHarness:
         )
         return response
 
-    def again(self, call: FixtureAct = FixtureAct(), **how: Any) -> WireReply:  # noqa: B008 - a constant
+    def again(self, call: FixtureAct = _ACT, **how: Any) -> WireReply:
         """A retry, asked again while it is told that the original still runs (whether that is right is R8's matter)."""
         busy = self.capabilities.choice("concurrent_status")
         end = time.monotonic() + self.timeout / 4
@@ -209,14 +212,7 @@ class ServerHarness:
             response = self.act(call, **how)
         return response
 
-    def expect_replay(
-        self,
-        first: WireReply,
-        call: FixtureAct = FixtureAct(),  # noqa: B008 - a constant
-        *,
-        times: int = 1,
-        **how: Any,
-    ) -> WireReply:
+    def expect_replay(self, first: WireReply, call: FixtureAct = _ACT, *, times: int = 1, **how: Any) -> WireReply:
         """A retry that gets the stored response: no further execution, the same status and body."""
         response = self.again(call, **how)
         found = self.executions(how.get("id"))
@@ -227,7 +223,7 @@ class ServerHarness:
         self.expect(same, wanted, f"{render(response)}, {_times(found)}")
         return response
 
-    def expect_refusal(self, status: int | None, why: str, call: FixtureAct = FixtureAct(), **how: Any) -> WireReply:  # noqa: B008
+    def expect_refusal(self, status: int | None, why: str, call: FixtureAct = _ACT, **how: Any) -> WireReply:
         """A request that is refused without running: with ``status``, or with any 4xx."""
         before = self.executions(how.get("id"))
         response = self.again(call, **how)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -115,7 +116,7 @@ class Console(ConsoleState):
         self.areas = tuple(area for area in _AREAS if offered.get(area, True))
         self.operations = Operations(self, lambda plan, cursor: bulk.step(self, plan, cursor))
         shown = (page for page in PAGES if self.has_messages or page not in _OF_MESSAGES)
-        routes = [Route(page.path, self._endpoint(page), methods=[page.method]) for page in shown]
+        routes = [Route(page.path, partial(self._answer, page), methods=[page.method]) for page in shown]
         routes += [Route(f"/static/{name}", _file(name, kind)) for name, kind in templates.STATIC.items()]
         self._app = Starlette(routes=routes, exception_handlers={404: _not_found, 405: _not_found})
 
@@ -143,12 +144,6 @@ class Console(ConsoleState):
             self._backend.close()
 
     # ------------------------------------------------------------ a request
-
-    def _endpoint(self, page: ConsolePage) -> Callable[[Request], Awaitable[Response]]:
-        async def endpoint(request: Request) -> Response:
-            return await self._answer(page, request)
-
-        return endpoint
 
     async def _answer(self, page: ConsolePage, request: Request) -> Response:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from email.utils import formatdate
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -142,7 +143,7 @@ class ProxiedRequest:
         try:
             refuse_unclear(self._request, self._scope["method"], self._scope.get("http_version"))
             guard = self._place.guard
-            await serve_guarded(guard, self._forward, self._scope, receive, answering, self._whose)
+            await serve_guarded(guard, self._forward, self._scope, receive, answering, partial(afind, guard.principal))
         except UpstreamFailed as failure:
             if self._status:
                 raise
@@ -162,9 +163,6 @@ class ProxiedRequest:
                 cut = UpstreamFailed(failed, self._becomes(failed))
                 await send_response(answering, answer(cut, self._settings.name, base))
             raise
-
-    async def _whose(self, scope: Scope) -> object:
-        return await afind(self._place.guard.principal, scope)
 
     def _begin_response(self, message: Message) -> Message:
         """The start of whatever response it is: with a date, and an error of ours signed as such."""

@@ -50,7 +50,10 @@ class Guards:
         self._boundaries: dict[tuple[Any, ...], Boundary] = {}
         self._fields = (*FIELDS, b"host") if settings.host == "keep" else FIELDS
         defaults = settings.defaults
-        required: Options = {"required": defaults.key == "required", "routes": _off(defaults)}
+        required: Options = {
+            "required": defaults.key == "required",
+            "routes": {EVERYTHING: "off"} if defaults.key == "off" else {},
+        }
         self.defaults = GuardedRoute(defaults, self._guard(defaults, {**_options(defaults), **required}))
         routes: dict[str, GuardedRoute] = {}
         for route in settings.routes:
@@ -132,7 +135,3 @@ def pattern_of(route: Route) -> str:
 
 def _options(route: Route) -> Options:
     return {**route.options}  # type: ignore[typeddict-item]
-
-
-def _off(route: Route) -> dict[str, Any]:
-    return {EVERYTHING: "off"} if route.key == "off" else {}

@@ -37,7 +37,7 @@ def routes_of(document: Any, base: Route, upstream: str = "") -> tuple[Route, ..
         raise ConfigurationError("openapi: this is not an OpenAPI document (version 3, as JSON).")
     known = {path: _item(document, path, item) for path, item in document["paths"].items() if path[:2] != "x-"}
     found: dict[str, Route] = {}
-    for path in sorted(known, key=_template_segments):
+    for path in sorted(known, key=lambda path: ["{" in segment for segment in path.split("/")]):
         item = known[path]
         for method in _METHODS:
             if (operation := item.get(method)) is None:
@@ -55,10 +55,6 @@ def _item(document: Mapping[str, Any], path: str, item: Any) -> Mapping[str, Any
         raise _unclear(path, "it is no path")
     table = _table(item, path)
     return {**_table(_resolve(document, table, path), path), **table} if "$ref" in table else table
-
-
-def _template_segments(path: str) -> list[bool]:
-    return ["{" in segment for segment in path.split("/")]
 
 
 # ---------------------------------------------------------------- what an operation says of its key

@@ -83,7 +83,8 @@ class TokenFinder:
             )
         except jwt.PyJWTError as error:
             logger().info("A token was refused: %s", error)
-            raise Refusal("principal-missing", f"Nothing was done. The token is not valid: {_text(error)}.") from error
+            told = str(error).rstrip(".") or type(error).__name__
+            raise Refusal("principal-missing", f"Nothing was done. The token is not valid: {told}.") from error
         principal = found[claims.claim]
         if isinstance(principal, bool) or not isinstance(principal, str | int) or principal == "":
             raise Refusal(
@@ -121,8 +122,9 @@ class PublishedKeys:
         """The key that a token names; raises `jwt.PyJWTError`, or `Refusal` when the issuer could not be asked."""
         kid = jwt.get_unverified_header(token).get("kid")
         found = self._find(kid)
-        if found is None or self._clock() - self._loaded > AGE:
-            self._ask()
+        wanted = found is None or self._clock() - self._loaded > AGE
+        if wanted and self._asking is None and self._clock() >= self._next:
+            self._asking = asyncio.create_task(self._load())
         if found is None and self._asking is not None:
             await asyncio.shield(self._asking)
             found = self._find(kid)
@@ -137,11 +139,6 @@ class PublishedKeys:
         if kid is None and len(self._keys) == 1:
             return next(iter(self._keys.values()))
         return self._keys.get(str(kid))
-
-    def _ask(self) -> None:
-        """Ask, unless another request does, or it is too early."""
-        if self._asking is None and self._clock() >= self._next:
-            self._asking = asyncio.create_task(self._load())
 
     async def _load(self) -> None:
         try:
@@ -177,7 +174,3 @@ def _only(scope: Scope, name: bytes) -> str:
         count = "no" if not values else "more than one"
         raise Refusal("principal-missing", f"Nothing was done. The request has {count} {name.decode('latin-1')} field.")
     return str(values[0].strip().decode("latin-1"))
-
-
-def _text(error: Exception) -> str:
-    return str(error).rstrip(".") or type(error).__name__

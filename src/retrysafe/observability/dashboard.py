@@ -156,7 +156,7 @@ def dashboard() -> dict[str, Any]:
         "graphTooltip": 1,
         "refresh": "30s",
         "time": {"from": "now-3h", "to": "now"},
-        "templating": {"list": [_source(), _choice()]},
+        "templating": {"list": [_SOURCE, _CHOICE]},
         "annotations": {"list": []},
         "links": [],
         "panels": placed,
@@ -181,23 +181,19 @@ def _draw(panel: Panel) -> dict[str, Any]:
     }
 
 
-def _source() -> dict[str, Any]:
-    return {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "hide": 0}
-
-
-def _choice() -> dict[str, Any]:
-    """Return the variable that selects the boundaries; a relay or an outbox is the boundary "retrysafe.outbox"."""
-    return {
-        "name": "boundary",
-        "label": "Boundary",
-        "type": "query",
-        "datasource": {"type": "prometheus", "uid": "${datasource}"},
-        "query": f'label_values({{__name__=~"retrysafe_.+"}}, {_BOUNDARY})',
-        "refresh": 2,
-        "sort": 1,
-        "multi": True,
-        "includeAll": True,
-        "allValue": ".*",
-        "current": {"text": "All", "value": "$__all"},
-        "hide": 0,
-    }
+_SOURCE = {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "hide": 0}
+_CHOICE = {
+    "name": "boundary",
+    "label": "Boundary",
+    "type": "query",
+    "datasource": {"type": "prometheus", "uid": "${datasource}"},
+    "query": f'label_values({{__name__=~"retrysafe_.+"}}, {_BOUNDARY})',
+    "refresh": 2,
+    "sort": 1,
+    "multi": True,
+    "includeAll": True,
+    "allValue": ".*",
+    "current": {"text": "All", "value": "$__all"},
+    "hide": 0,
+}
+"""The variable that selects the boundaries; a relay or an outbox is the boundary "retrysafe.outbox"."""

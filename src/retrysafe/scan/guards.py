@@ -72,13 +72,11 @@ def _asks_whether_created(project: Project, module: Module, test: ast.expr) -> b
             made = found.node.value if isinstance(found.node, ast.Await) else found.node
             if isinstance(made, ast.Call):
                 symbol = project.resolve(module, made.func)
-                if symbol in known.GET_OR_CREATE or _is_method(made.func):
+                if symbol in known.GET_OR_CREATE or (
+                    isinstance(made.func, ast.Attribute) and f".{made.func.attr}" in known.GET_OR_CREATE
+                ):
                     return True
     return False
-
-
-def _is_method(function: ast.expr) -> bool:
-    return isinstance(function, ast.Attribute) and f".{function.attr}" in known.GET_OR_CREATE
 
 
 def is_looked_up(project: Project, module: Module, node: ast.AST) -> bool:
@@ -102,15 +100,12 @@ def is_looked_up(project: Project, module: Module, node: ast.AST) -> bool:
                 return True
             case ast.If(test, _, orelse) if inner in orelse and _says_found(project, module, test) is True:
                 return True
-        if isinstance(inner, ast.stmt) and _leaves_before(project, module, current, inner):
+        if isinstance(inner, ast.stmt) and any(
+            _says_found(project, module, one.test) is True for one in leaving_before(current, inner)
+        ):
             return True
         inner, current = current, module.parents.get(current)
     return False
-
-
-def _leaves_before(project: Project, module: Module, around: ast.AST, statement: ast.stmt) -> bool:
-    """Tell whether the statements before this one leave if a look-up found something."""
-    return any(_says_found(project, module, one.test) is True for one in leaving_before(around, statement))
 
 
 def _says_found(project: Project, module: Module, test: ast.expr) -> bool | None:

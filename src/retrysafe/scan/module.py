@@ -205,9 +205,10 @@ class Module:
         defaults: list[ast.expr | None] = [None] * (len(arguments) - len(node.args.defaults))
         pairs = [*zip(arguments, [*defaults, *node.args.defaults], strict=True)]
         pairs += [*zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)]
+        named = {one.id for one in node.decorator_list if isinstance(one, ast.Name)}
         for index, (argument, default) in enumerate(pairs):
-            if index == 0 and isinstance(owner, ast.ClassDef) and not _is_static(node):
-                binding = Binding(node.lineno, How.OWNER, owner, place=int(_is_of_class(node)))
+            if index == 0 and isinstance(owner, ast.ClassDef) and "staticmethod" not in named:
+                binding = Binding(node.lineno, How.OWNER, owner, place=int("classmethod" in named))
             elif argument.annotation is not None:
                 binding = Binding(node.lineno, How.TYPED, argument)
             else:
@@ -221,11 +222,3 @@ def _outside(node: ast.AST) -> Iterator[ast.AST]:
         yield from [*node.bases, *node.keywords, *node.decorator_list]
     elif isinstance(node, Function):
         yield from [*node.decorator_list, *([node.returns] if node.returns else [])]
-
-
-def _is_static(node: Function) -> bool:
-    return any(isinstance(one, ast.Name) and one.id == "staticmethod" for one in node.decorator_list)
-
-
-def _is_of_class(node: Function) -> bool:
-    return any(isinstance(one, ast.Name) and one.id == "classmethod" for one in node.decorator_list)

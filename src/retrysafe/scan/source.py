@@ -32,13 +32,6 @@ class SourceFile(NamedTuple):
     root: Path
 
 
-class Unreadable(NamedTuple):
-    """A file that was not scanned, and why."""
-
-    shown: str
-    reason: str
-
-
 def find(paths: Sequence[str], exclude: Sequence[str] = (), *, tests: bool = False) -> Iterator[SourceFile]:
     """Python files at and below these paths, each once. Links to folders are not followed.
 
@@ -66,15 +59,12 @@ def _below(given: Path, patterns: Iterable[str]) -> Iterator[Path]:
         return
     for folder, folders, files in os.walk(given):
         here = Path(folder)
-        folders[:] = sorted(one for one in folders if not _is_skipped(here / one, one, patterns))
+        left_out = {one for one in folders if one.startswith(".") or _is_excluded(here / one, one, patterns)}
+        folders[:] = sorted({*folders} - left_out - SKIPPED_FOLDERS)
         for name in sorted(files):
             path = here / name
             if name.endswith(".py") and not _is_excluded(path, name, patterns):
                 yield path
-
-
-def _is_skipped(path: Path, name: str, patterns: Iterable[str]) -> bool:
-    return name.startswith(".") or name in SKIPPED_FOLDERS or _is_excluded(path, name, patterns)
 
 
 def _is_excluded(path: Path, name: str, patterns: Iterable[str]) -> bool:

@@ -99,15 +99,12 @@ def _keys(project: Project, module: Module, node: ast.AST) -> Iterator[ast.expr]
             yield value
         case ast.Call():
             symbol = project.resolve(module, node.func)
-            if not _is_stored(project, symbol):
+            # a call that makes a row: a key that is stored is the same on every later attempt
+            is_stored = symbol in known.DJANGO_CREATES or project.is_a(symbol, known.DJANGO_MODEL)
+            if not is_stored:
                 yield from (one.value for one in node.keywords if one.arg == "idempotency_key")
             if symbol in known.CLAIMS and node.args:
                 yield node.args[0]
-
-
-def _is_stored(project: Project, symbol: str) -> bool:
-    """Tell whether a call makes a row: a key that is stored is the same on every later attempt."""
-    return symbol in known.DJANGO_CREATES or project.is_a(symbol, known.DJANGO_MODEL)
 
 
 def _chance(project: Project, module: Module, node: ast.AST | None, steps: int = 0) -> ast.AST | None:

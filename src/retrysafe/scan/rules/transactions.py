@@ -196,11 +196,12 @@ def _regions(project: Project, module: Module) -> Iterator[list[ast.AST]]:
 
 
 def _inside(body: Iterable[ast.stmt]) -> list[ast.AST]:
-    return [node for statement in body for node in own_nodes(statement) if not _is_definition(statement)]
-
-
-def _is_definition(node: ast.AST) -> bool:
-    return isinstance(node, Function | ast.ClassDef)
+    return [
+        node
+        for statement in body
+        for node in own_nodes(statement)
+        if not isinstance(statement, Function | ast.ClassDef)
+    ]
 
 
 def opens(project: Project, module: Module, item: ast.withitem) -> bool:
