@@ -19,7 +19,7 @@ from retrysafe import Boundary
 from retrysafe.cli import main
 from retrysafe.messaging import DeadLetterFilter, Envelope, Inbox, InboxMessage, InboxOperator
 from retrysafe.messaging.brokers.registry import broker_at
-from retrysafe.messaging.inbox.dead_letters import _alone
+from retrysafe.messaging.inbox.dead_letters import _lease, _leases
 from retrysafe.protocol.messages import PublishStatus
 from tests.conftest import require
 from tests.faults.helpers import until
@@ -350,7 +350,7 @@ def test_letters_that_another_process_is_redriving_are_told_of(service: Path) ->
     with InboxOperator(store, observers=()) as operator:
         assert operator.redrive(DeadLetterFilter(consumer="reserve"), limit=2) == 2
     arguments = ("--broker", url, "--group", f"shop.{GROUP}.{TOPIC}", "--once", "1ms")
-    with _alone(broken.setting, broken.letters):
+    with closing(_leases(broken.letters)) as leases, _lease(leases, broken.setting):
         assert broken.handle_marked() == []
         found = [leaving(service, "service:reserve", *arguments, *more) for more in ([], ["--json"])]
     boundary.close()

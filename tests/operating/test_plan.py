@@ -204,7 +204,7 @@ def log_of_postgresql(_: Path) -> Iterator[Log]:
         (own,) = connection.execute("SELECT oid FROM pg_database WHERE datname = current_database()").fetchone() or ()
 
         def place() -> str:
-            row = connection.execute("SELECT pg_current_wal_lsn()").fetchone()
+            row = connection.execute("SELECT pg_current_wal_flush_lsn()").fetchone()
             return str(row and row[0])
 
         def count(before: str) -> int:

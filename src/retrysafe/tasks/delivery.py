@@ -155,7 +155,7 @@ class TaskAttempt(InboxAttempt):
             identity = Identity(setting.entry.settings.key(key), print_)
         except InvalidKey as error:
             self._refused = error
-        sent = dict(zip(("args", "kwargs"), call.sent, strict=True))
+        sent: dict[str, Any] = dict(zip(("args", "kwargs"), call.sent, strict=True))
         payload = _written(sent, call.dumps).encode() if kept else b""
         name = setting.consumer
         envelope = Envelope(

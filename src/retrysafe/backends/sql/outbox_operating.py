@@ -154,8 +154,8 @@ class OperableSqlOutbox(SqlOutbox):
         return [self._write(copied, params), self._write(f"DELETE FROM {TABLE}_dead WHERE id {among}", params)]
 
     def discard(self, numbers: Sequence[int]) -> Ask[int]:
-        where, params = self._numbers(numbers)
-        sql = f"DELETE FROM {TABLE}_dead WHERE {where}"
+        among, params = self._store.among("token", "id", numbers)
+        sql = f"DELETE FROM {TABLE}_dead WHERE id {among}"
         return Ask(self._store.query(sql, params), lambda answer: answer.affected)
 
     def unpark(self, numbers: Sequence[int]) -> Ask[int]:
