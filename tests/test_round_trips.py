@@ -149,9 +149,9 @@ def test_psycopg_own_transaction(pool: psycopg_pool.ConnectionPool[Any], key: st
     claim(boundary, f"{key} first")
     SENT.clear()
     assert not claim(boundary, key)
-    assert verbs() == OWN
+    assert verbs() == OWN[1:]  # psycopg begins beneath the cursors that are watched
     assert claim(boundary, key)
-    assert verbs() == ["BEGIN", "WITH", "ROLLBACK"]
+    assert verbs() == ["WITH", "ROLLBACK"]
     boundary.close()
 
 

@@ -23,7 +23,6 @@ from retrysafe import (
     Boundary,
     ConfigurationError,
     InProgress,
-    LeaseLost,
     OutcomeUnknown,
     RetryTransaction,
     SchemaOutdated,
@@ -273,7 +272,7 @@ def test_a_permanent_failure_undoes_the_work_and_is_stored(url: str, orders: Col
 
 @each_row(
     ("ends", "error", "left"),
-    [("commit_transaction", OutcomeUnknown, ["unknown"]), ("abort_transaction", LeaseLost, [])],
+    [("commit_transaction", OutcomeUnknown, ["unknown"]), ("abort_transaction", ConfigurationError, [])],
 )
 def test_a_handler_that_ends_the_transaction_is_told(
     ends: str, error: type[Exception], left: list[str], url: str, make: Making

@@ -341,7 +341,7 @@ def test_a_handler_that_ends_the_transaction_is_noticed(ending: str, url: str, m
         tx.commit()
     assert records_of(url, boundary.name) == ([] if ending == "rollback" else [("running", 1)])
     with (
-        pytest.raises(LeaseLost if ending == "rollback" else OutcomeUnknown),
+        pytest.raises(ConfigurationError if ending == "rollback" else OutcomeUnknown),
         boundary.claim("other") as claim,
     ):
         ENDINGS[ending](claim.tx)

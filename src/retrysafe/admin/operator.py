@@ -543,7 +543,7 @@ class Operator:
         self.close()
 
 
-def are_digits(text: str) -> bool:
+def is_hash_prefix(text: str) -> bool:
     """Tell whether a text can be the first hex digits of a hash, or all of them."""
     return SHORTEST_PREFIX <= len(text) <= 64 and set(text.lower()) <= set("0123456789abcdef")
 
@@ -551,7 +551,7 @@ def are_digits(text: str) -> bool:
 def check_digits(digits: str) -> str:
     """The first hex digits of a hash in lower case; raise `ConfigurationError` for anything else."""
     digits = digits.lower()
-    if not are_digits(digits):
+    if not is_hash_prefix(digits):
         raise ConfigurationError(f"A hash is {SHORTEST_PREFIX} to 64 hex digits, not {digits!r}.")
     return digits
 

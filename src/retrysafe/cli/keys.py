@@ -19,7 +19,7 @@ from typing import Any, get_args
 
 from retrysafe.admin import runs, selection
 from retrysafe.admin.answers import json_result
-from retrysafe.admin.operator import MOST_COUNTED, UNKNOWN, Look, Operator, are_digits
+from retrysafe.admin.operator import MOST_COUNTED, UNKNOWN, Look, Operator, is_hash_prefix
 from retrysafe.admin.rendering import (
     RELEASING,
     consequence,
@@ -544,7 +544,7 @@ def _by_key(operator: Operator, options: argparse.Namespace, *, changes: bool) -
             return record
     look: Look = "everywhere" if changes else "until found"
     found = operator.locate(key, boundary=boundary, operation=operation, scope=scope, look=look)
-    if not found and not changes and are_digits(key):
+    if not found and not changes and is_hash_prefix(key):
         found = operator.matching(key, Filter(boundary, operation, scope))
     if found:
         return operator.show(_only(found, "The key", options).key)

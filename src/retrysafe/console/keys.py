@@ -13,7 +13,7 @@ from starlette.responses import Response
 from retrysafe.admin import runs, selection
 from retrysafe.admin.answers import json_result, response_from_form
 from retrysafe.admin.describe import describe
-from retrysafe.admin.operator import Operator, are_digits
+from retrysafe.admin.operator import Operator, is_hash_prefix
 from retrysafe.admin.rendering import RELEASING, result
 from retrysafe.claims.notes import without_note
 from retrysafe.claims.responses import is_http
@@ -124,7 +124,7 @@ def find(visit: Visit) -> Response:
     with visit.operator() as operator:
         if text:
             found = operator.locate(text, boundary=boundary, operation=operation, scope=scope)
-        if not found and are_digits(text):
+        if not found and is_hash_prefix(text):
             found = operator.matching(text, Filter(boundary, operation, scope), limit=ROWS)
     if len(found) == 1:
         return visit.go(f"/keys/{found[0].key.hex()}")

@@ -17,7 +17,7 @@ from django.db.models import Q, QuerySet
 from django.template.response import TemplateResponse
 
 from retrysafe.admin.answers import json_result, response_of
-from retrysafe.admin.operator import SHORTEST_PREFIX, Operator
+from retrysafe.admin.operator import Operator, is_hash_prefix
 from retrysafe.admin.rendering import RELEASING, answer, duration, explain, instant, next_steps, start_time
 from retrysafe.admin.selection import STATES
 from retrysafe.backends.commands import MANAGE, Commands
@@ -200,14 +200,13 @@ class RecordAdmin(admin.ModelAdmin):
         """The records of a key, as far as a sample of the store shows how it is used, and those of a hash."""
         if not search_term:
             return queryset, False
-        hexadecimal = set(search_term.lower()) <= set("0123456789abcdef")
         found: Iterable[records.Record] = ()
         with self._operator(request) as operator:
             try:
                 found = operator.locate(search_term)
             except InvalidKey as error:
                 self.message_user(request, error.detail, messages.WARNING)
-            if not found and SHORTEST_PREFIX <= len(search_term) <= 64 and hexadecimal:
+            if not found and is_hash_prefix(search_term):
                 found = operator.matching(search_term, limit=MOST)
         return queryset.filter(pk__in=[record.key for record in found]), False
 

@@ -124,9 +124,6 @@ class PooledDriver(OfLibrary[C], Pool[C]):
         """Copy rows to the spool or back."""
         raise NotImplementedError
 
-    def begin(self, connection: C, /) -> None:
-        """Prepare a connection to be lent for a transaction."""
-
     def end(self, connection: C, /) -> None:
         """Roll back what a transaction has left open."""
         raise NotImplementedError
@@ -150,7 +147,6 @@ class PooledDriver(OfLibrary[C], Pool[C]):
         with self.borrow() as borrowed:
             connection = borrowed.connection
             try:
-                self.begin(connection)
                 yield InTransaction(type(self), connection, borrowed)
             finally:
                 if here():

@@ -78,15 +78,18 @@ def encode(sql: str) -> tuple[bytes, tuple[str, ...]]:
 
 async def aperform(connection: psycopg.AsyncConnection[Any], query: Query) -> Rows:
     """Perform one statement, without a deadline."""
-    if _begins_itself(connection, query):
-        return Rows([], 0)
-    sql, names = encode(query.sql)
     if _is_untried(connection):
         asking = psycopg.AsyncCursor(connection, row_factory=tuple_row)
         await asking.execute(_question(connection), prepare=False)
         _judge(connection, await asking.fetchone())
+    if query.control == "begin":
+        await connection.set_autocommit(False)
+        return Rows([], 0)
+    sql, names = encode(query.sql)
     cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
     await cursor.execute(sql, [query.params[name] for name in names])
+    if query.control == "commit":
+        await connection.set_autocommit(True)
     return Rows(await cursor.fetchall() if _has_rows(cursor) else [], cursor.rowcount)
 
 
@@ -120,15 +123,6 @@ def _judge(connection: Any, answer: Any) -> None:
 def _has_rows(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> bool:
     """Tell whether the statement answers with rows; ``description`` would build an object for every column."""
     return cursor.pgresult is not None and cursor.pgresult.nfields > 0
-
-
-def _begins_itself(connection: Any, query: Query) -> bool:
-    """A connection of the user's pool begins by itself, with the isolation level that the user gave it."""
-    return query.control == "begin" and not connection.autocommit
-
-
-_AUTOCOMMIT = "_retrysafe_autocommit"
-"""The attribute for the mode in which a connection was made: the user's work in a transaction is done in it."""
 
 
 class _OfPsycopg:
@@ -194,7 +188,6 @@ class PsycopgDriver(_OfPsycopg, PooledDriver[psycopg.Connection[Any]]):
 
     def open(self) -> psycopg.Connection[Any]:
         connection: psycopg.Connection[Any] = self._make()
-        setattr(connection, _AUTOCOMMIT, connection.autocommit)
         connection.autocommit = True
         connection.add_notice_handler(self._hear)
         return connection
@@ -205,12 +198,15 @@ class PsycopgDriver(_OfPsycopg, PooledDriver[psycopg.Connection[Any]]):
 
     @staticmethod
     def perform(connection: psycopg.Connection[Any], query: Query, /) -> Rows:
-        if _begins_itself(connection, query):
+        prepare_if_direct(connection)
+        if query.control == "begin":  # at its own level, by its next statement, also by one behind a handler's rollback
+            connection.autocommit = False
             return Rows([], 0)
         sql, names = encode(query.sql)
-        prepare_if_direct(connection)
         cursor = _Cursor(connection, row_factory=tuple_row)  # not the factories of the user's connection
         cursor.perform(sql, [query.params[name] for name in names], seconds=deadline.of(query))
+        if query.control == "commit":
+            connection.autocommit = True
         return Rows(cursor.fetchall() if _has_rows(cursor) else [], cursor.rowcount)
 
     @staticmethod
@@ -225,9 +221,6 @@ class PsycopgDriver(_OfPsycopg, PooledDriver[psycopg.Connection[Any]]):
                 while block := copy.spool.read(_BLOCK):
                     stream.write(block)
         return Rows([], cursor.rowcount)
-
-    def begin(self, connection: psycopg.Connection[Any], /) -> None:
-        connection.autocommit = getattr(connection, _AUTOCOMMIT)
 
     def end(self, connection: psycopg.Connection[Any], /) -> None:
         if not _is_idle(connection):
@@ -246,7 +239,6 @@ class AsyncPsycopgDriver(_OfPsycopg, AsyncPooledDriver[psycopg.AsyncConnection[A
 
     async def open(self) -> psycopg.AsyncConnection[Any]:
         connection: psycopg.AsyncConnection[Any] = await self._make()
-        setattr(connection, _AUTOCOMMIT, connection.autocommit)
         await connection.set_autocommit(True)
         connection.add_notice_handler(self._hear)
         return connection
@@ -284,9 +276,6 @@ class AsyncPsycopgDriver(_OfPsycopg, AsyncPooledDriver[psycopg.AsyncConnection[A
                     await stream.write(block)
         return Rows([], cursor.rowcount)
 
-    async def begin(self, connection: psycopg.AsyncConnection[Any], /) -> None:
-        await connection.set_autocommit(getattr(connection, _AUTOCOMMIT))
-
     async def end(self, opened: AsyncInTransaction[psycopg.AsyncConnection[Any]], /) -> None:
         connection = opened.handle
         with HangUpDeadline(connection):
@@ -320,4 +309,4 @@ def is_option(name: str) -> bool:
 def _settings(url: str) -> dict[str, Any]:
     """Settings of our own connections; what the URL says goes first."""
     given = conninfo_to_dict(url)
-    return {name: value for name, value in _SETTINGS.items() if name not in given}
+    return {"autocommit": True, **{name: value for name, value in _SETTINGS.items() if name not in given}}

@@ -64,14 +64,17 @@ _DRIVERS = ("pymysql", "asyncmy.errors", "MySQLdb", "mssql_python", "pymssql")
 def perform(connection: Connection, query: Query) -> Rows:
     if connection.dialect.name == "postgresql":
         _leads_directly(connection)
-    # mssql-python calls its style of parameters by place pyformat, where that is by name
-    by_name = connection.dialect.driver == "mssqlpython"
-    sql, args = arguments(query, "?" if by_name else _STYLES[connection.dialect.paramstyle])
+    sql, args = arguments(query, _style(connection.dialect))
     cursor = connection.exec_driver_sql(sql, tuple(args))
     if not cursor.returns_rows:
         return Rows([], cursor.rowcount)
     rows = [tuple(row) for row in cursor.fetchall()]
     return Rows(rows, len(rows))
+
+
+def _style(dialect: Any) -> str:
+    """The placeholder of parameters by place; mssql-python calls its style pyformat, where that is by name."""
+    return "?" if dialect.driver == "mssqlpython" else _STYLES[dialect.paramstyle]
 
 
 _DIRECT = "retrysafe_direct"

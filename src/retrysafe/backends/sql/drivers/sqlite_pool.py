@@ -151,6 +151,9 @@ class Borrowed(Generic[C]):
             try:
                 if error is None or isinstance(error, Exception):
                     self._pool.take_back(connection)
+                else:  # a thread of cancelled work may be amid a statement, so that only the collector closes it
+                    with suppress(sqlite3.Error):
+                        connection.rollback()
             finally:
                 self._pool.uses.discard(self)
 
