@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import sqlite3
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,9 @@ async def test_own_connection_of_cancelled_work_is_lent_to_no_other(shop: Shop) 
         async with shop.entered(boundary.claim(new_key())) as claim:
             left = claim.tx
             raise asyncio.CancelledError
+    if isinstance(left, sqlite3.Connection):
+        with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
+            await shop.insert(left, "late")
     async with shop.entered(boundary.claim(new_key())) as claim:
         assert claim.tx is not left or hasattr(left, "in_atomic_block")  # Django's belongs to this thread
 

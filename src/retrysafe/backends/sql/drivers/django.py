@@ -423,6 +423,8 @@ class _OnFile:
         """Close it, also before a fork on an event loop, where Django refuses to."""
         self._driver.close()
 
+    abandon = close
+
 
 def _open(alias: str, *, impatient: bool) -> _OnFile:
     wrapper = _make(connections[alias], impatient=impatient)

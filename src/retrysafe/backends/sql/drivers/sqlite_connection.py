@@ -6,6 +6,7 @@ import math
 import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from weakref import ref
 
@@ -59,12 +60,22 @@ class Connection(sqlite3.Connection):
             return False
         return True
 
+    def abandon(self) -> None:
+        """Roll back, and allow nothing more: a thread of cancelled work may have it still, so it stays open."""
+        with suppress(sqlite3.Error):
+            self.set_authorizer(_allow_rollback)
+            self.rollback()
+
     def set_busy_timeout(self, seconds: float) -> None:
         """Let statements wait so long for other writers, until it is lent again; rounded up to 50 ms."""
         steps = _steps(seconds)
         if steps != self._waits:
             super().execute(f"PRAGMA busy_timeout = {50 * steps}").close()
             self._waits = steps
+
+
+def _allow_rollback(action: int, operation: str | None, *_: object) -> int:
+    return sqlite3.SQLITE_OK if (action, operation) == (sqlite3.SQLITE_TRANSACTION, "ROLLBACK") else sqlite3.SQLITE_DENY
 
 
 def _steps(seconds: float) -> int:

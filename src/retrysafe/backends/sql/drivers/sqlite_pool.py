@@ -33,6 +33,10 @@ class Reusable(Protocol):
         """End what its use has left under way; whether it can be lent again."""
         ...
 
+    def abandon(self) -> None:
+        """End what its use has left under way, and allow nothing more."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -151,9 +155,8 @@ class Borrowed(Generic[C]):
             try:
                 if error is None or isinstance(error, Exception):
                     self._pool.take_back(connection)
-                else:  # a thread of cancelled work may be amid a statement, so that only the collector closes it
-                    with suppress(sqlite3.Error):
-                        connection.rollback()
+                else:
+                    connection.abandon()
             finally:
                 self._pool.uses.discard(self)
 
