@@ -22,7 +22,7 @@ from retrysafe.admin.archive import Archive
 from retrysafe.admin.runs import NONE, FoundRuns, find_stranded
 from retrysafe.backends import registry
 from retrysafe.backends.backend import Backend
-from retrysafe.backends.driver import AsyncSession, Session, arun, rest, run, transact, work
+from retrysafe.backends.driver import AsyncPerformer, Performer, arun, rest, run, transact, work
 from retrysafe.backends.steps import sweep_steps
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError
@@ -145,14 +145,14 @@ class Sweeper:
         """Sweep until nothing is left, ``limit`` records are gone or `stop` is called; raise if the store fails."""
         _check_limit(limit)
         with closing(self._backend.new_client()) as client, self._stops.run() as stop:
-            return run(self._sweep(stop, limit), Session(client, stop.wait))
+            return run(self._sweep(stop, limit), Performer(client, stop.wait))
 
     async def arun_once(self, limit: int | None = None) -> Swept:
         """`run_once` for async code."""
         _check_limit(limit)
         async with aclosing(self._backend.new_aclient()) as client:
             with self._stops.run() as stop:
-                return await arun(self._sweep(stop, limit), AsyncSession(client, stop.await_for))
+                return await arun(self._sweep(stop, limit), AsyncPerformer(client, stop.await_for))
 
     def run_forever(self) -> None:
         """Sweep in this thread until `stop` is called; retry when the store fails.
@@ -176,7 +176,8 @@ class Sweeper:
 
     def _sweep(self, stop: StopSignal, limit: int | None = None) -> Program[Swept]:
         yield from work(
-            lambda session: self._backend.check(session.client), lambda session: self._backend.acheck(session.client)
+            lambda performer: self._backend.check(performer.client),
+            lambda performer: self._backend.acheck(performer.client),
         )
         self._count = count = _Count(limit, self._schedule.batch, by_bytes=self._archive is not None)
         try:
@@ -292,14 +293,14 @@ class Sweeper:
 
     def _background(self, client: Client, stop: StopSignal, first: float = 0.0) -> None:
         try:
-            run(self._go_on(stop, first), Session(client, stop.wait))
+            run(self._go_on(stop, first), Performer(client, stop.wait))
         finally:
             self._stops.end(stop)
             client.close()
 
     async def _abackground(self, client: AsyncClient, stop: StopSignal) -> None:
         async with aclosing(client):
-            await arun(self._go_on(stop), AsyncSession(client, stop.await_for))
+            await arun(self._go_on(stop), AsyncPerformer(client, stop.await_for))
 
     def _go_on(self, stop: StopSignal, first: float = 0.0) -> Program[None]:
         yield from rest(first)

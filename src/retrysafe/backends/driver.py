@@ -1,6 +1,6 @@
 """The two drivers of programs. Code around the code of a user has small twins of its own.
 
-A program that also rests, or asks in transactions of its own, is driven on a session around its client.
+A program that also rests, or asks in transactions of its own, is driven on a performer around its client.
 """
 
 from __future__ import annotations
@@ -162,13 +162,13 @@ async def arun_transaction(transact: Callable[[], Awaitable[R]]) -> R:
 
 
 class Work(NamedTuple):
-    """A request to the session itself, which calls the function of its colour."""
+    """A request to the performer itself, which calls the function of its colour."""
 
-    sync: Callable[[Session], object]
-    asynchronous: Callable[[AsyncSession], Awaitable[object]]
+    sync: Callable[[Performer], object]
+    asynchronous: Callable[[AsyncPerformer], Awaitable[object]]
 
 
-class Session(NamedTuple):
+class Performer(NamedTuple):
     """Performs requests on a client; ``pause`` is called with the seconds to rest."""
 
     client: Client
@@ -178,8 +178,8 @@ class Session(NamedTuple):
         return request.sync(self) if isinstance(request, Work) else self.client(request)
 
 
-class AsyncSession(NamedTuple):
-    """`Session` for async code."""
+class AsyncPerformer(NamedTuple):
+    """`Performer` for async code."""
 
     client: AsyncClient
     pause: Callable[[float], Awaitable[object]] = lambda seconds: lazy.asyncio.sleep(seconds)
@@ -188,24 +188,26 @@ class AsyncSession(NamedTuple):
         return await (request.asynchronous(self) if isinstance(request, Work) else self.client(request))
 
 
-def work(sync: Callable[[Session], object], asynchronous: Callable[[AsyncSession], Awaitable[object]]) -> Program[Any]:
-    """Do what only the session can."""
+def work(
+    sync: Callable[[Performer], object], asynchronous: Callable[[AsyncPerformer], Awaitable[object]]
+) -> Program[Any]:
+    """Do what only the performer can."""
     return (yield from ask(Ask(Work(sync, asynchronous), as_it_is)))
 
 
 def rest(seconds: float) -> Program[None]:
-    yield from work(lambda session: session.pause(seconds), lambda session: session.pause(seconds))
+    yield from work(lambda performer: performer.pause(seconds), lambda performer: performer.pause(seconds))
 
 
 def transact(begin: Callable[[], Program[R]]) -> Program[R]:
     """Drive a program in a transaction of its own; what it leaves open is rolled back."""
 
-    def sync(session: Session) -> R:
-        with session.client.transaction() as opened:
+    def sync(performer: Performer) -> R:
+        with performer.client.transaction() as opened:
             return run(begin(), opened.execute)
 
-    async def asynchronous(session: AsyncSession) -> R:
-        async with session.client.transaction() as opened:
+    async def asynchronous(performer: AsyncPerformer) -> R:
+        async with performer.client.transaction() as opened:
             return await arun(begin(), opened.execute)
 
     outcome: R = yield from work(sync, asynchronous)

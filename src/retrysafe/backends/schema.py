@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from retrysafe.backends import migrations
 from retrysafe.backends.database import WITH_SCHEMA
-from retrysafe.backends.driver import AsyncSession, Session, arun, rest, run, transact
+from retrysafe.backends.driver import AsyncPerformer, Performer, arun, rest, run, transact
 from retrysafe.backends.migrations import on_demand as tables
 from retrysafe.backends.sql.checks import indexes
 from retrysafe.backends.sql.drivers.base import LOCKED, sqlstate
@@ -132,18 +132,18 @@ class Tables:
         """Apply the missing migrations, with the records in so many ``partitions``; return them."""
         if self._on_demand is not None:
             return self._migrate_file(partitions)
-        return run(self._migrate(partitions), Session(self._backend.client()))
+        return run(self._migrate(partitions), Performer(self._backend.client()))
 
     async def amigrate(self, partitions: int | None = None) -> list[Migration]:
         if self._on_demand is not None:
             return self._migrate_file(partitions)
-        return await arun(self._migrate(partitions), AsyncSession(self._backend.aclient()))
+        return await arun(self._migrate(partitions), AsyncPerformer(self._backend.aclient()))
 
     def perform(self, statements: Sequence[str]) -> None:
-        run(self._perform(statements), Session(self._backend.client()))
+        run(self._perform(statements), Performer(self._backend.client()))
 
     async def aperform(self, statements: Sequence[str]) -> None:
-        await arun(self._perform(statements), AsyncSession(self._backend.aclient()))
+        await arun(self._perform(statements), AsyncPerformer(self._backend.aclient()))
 
     def _migrate(self, partitions: int | None) -> Program[list[Migration]]:
         if partitions is None and isinstance(self._backend.store, CreatedStore):

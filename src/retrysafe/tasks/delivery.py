@@ -156,7 +156,7 @@ class TaskAttempt(InboxAttempt):
         except InvalidKey as error:
             self._refused = error
         sent: dict[str, Any] = dict(zip(("args", "kwargs"), call.sent, strict=True))
-        payload = _written(sent, call.dumps).encode() if kept else b""
+        payload = _serialize(sent, call.dumps).encode() if kept else b""
         name = setting.consumer
         envelope = Envelope(
             call.id, call.name, identity.key, name, source, None, call.headers, payload, "application/json"
@@ -201,7 +201,7 @@ class TaskAttempt(InboxAttempt):
         return end if end.became in TOLD else HandlerOutcome(MessageOutcome.FAILED, end.error)
 
 
-def _written(sent: dict[str, Any], dumps: Callable[[Any], str]) -> str:
+def _serialize(sent: dict[str, Any], dumps: Callable[[Any], str]) -> str:
     try:
         return dumps(sent)
     except (TypeError, ValueError):

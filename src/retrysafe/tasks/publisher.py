@@ -56,11 +56,11 @@ class TaskPublisher:
             return PublishResult(PublishStatus.REJECTED, error.detail)
         headers = dict(envelope.headers)
         came_by = {name: headers.pop(header) for name, header in ROUTE.items() if header in headers}
-        options = (came_by or self._declared(envelope.topic)) | {"task_id": envelope.id, "headers": headers}
+        options = (came_by or self._find_options(envelope.topic)) | {"task_id": envelope.id, "headers": headers}
         self._app.send_task(envelope.topic, args, kwargs, producer=producer, **options)
         return PublishResult(PublishStatus.ACKED)
 
-    def _declared(self, name: str) -> dict[str, Any]:
+    def _find_options(self, name: str) -> dict[str, Any]:
         """The options of the task's decorator, such as its queue, which ``send_task`` of itself may not know of."""
         from celery.app.task import extract_exec_options
 

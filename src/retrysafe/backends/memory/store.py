@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from retrysafe.backends.spec import StoreDefaults, WithoutTransactions
@@ -123,32 +122,56 @@ class MemoryStore(StoreDefaults):
         return Ask(step, as_it_is)
 
     def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
-        taken = _changing(request.key, lambda record, now: transitions.claim_again(record, request, seen, now))
-        return Ask(taken, as_it_is)
+        def step(records: Records, now: Micros) -> Record | None:
+            return _change(records, request.key, lambda record: transitions.claim_again(record, request, seen, now))
+
+        return Ask(step, as_it_is)
 
     def settle(self, ownership: Ownership, event: Transition, result: StoredResult | None) -> Ask[bool]:
-        def change(record: Record, now: Micros) -> Record:
-            return transitions.settle(record, ownership, event, result, now)
+        def step(records: Records, now: Micros) -> bool:
+            record = records.get(ownership.key)
+            if record is None:
+                return False
+            try:
+                records[ownership.key] = transitions.settle(record, ownership, event, result, now)
+            except IllegalTransition:
+                return False
+            return True
 
-        settled = _changing(ownership.key, change)
-        return Ask(lambda records, now: settled(records, now) is not None, as_it_is)
+        return Ask(step, as_it_is)
 
     def resolve(self, seen: Record, event: Transition, result: StoredResult | None, clocks: Clocks) -> Ask[bool]:
-        def change(record: Record, now: Micros) -> Record:
-            return transitions.resolve(record, seen, event, result, clocks, now)
+        def step(records: Records, now: Micros) -> bool:
+            changed = _change(
+                records,
+                seen.key,
+                lambda record: transitions.resolve(record, seen, event, result, clocks, now),
+            )
+            return changed is not None
 
-        resolved = _changing(seen.key, change)
-        return Ask(lambda records, now: resolved(records, now) is not None, as_it_is)
+        return Ask(step, as_it_is)
 
     def renew(self, ownerships: Sequence[Ownership]) -> list[Ask[set[bytes]]]:
-        steps = {one.key: _changing(one.key, partial(_renew, one)) for one in ownerships}
-        return [Ask(lambda records, now: {key for key, step in steps.items() if step(records, now)}, as_it_is)]
+        def step(records: Records, now: Micros) -> set[bytes]:
+            def extend(one: Ownership) -> Record | None:
+                return _change(records, one.key, lambda record: transitions.renew(record, one, now))
+
+            return {one.key for one in ownerships if extend(one) is not None}
+
+        return [Ask(step, as_it_is)]
 
     def read(self, key: bytes) -> Ask[Record | None]:
-        return Ask(lambda records, now: _at(records[key], now) if key in records else None, as_it_is)
+        def step(records: Records, now: Micros) -> Record | None:
+            record = records.get(key)
+            return None if record is None else _at(record, now)
+
+        return Ask(step, as_it_is)
 
     def sweep(self, limit: int) -> list[Ask[int]]:
-        return [Ask(lambda records, now: _forget(records, now, limit), as_it_is)]
+        def step(records: Records, now: Micros) -> int:
+            return _forget(records, now, limit)
+
+        return [Ask(step, as_it_is)]
 
     def forgotten(self, limit: int) -> list[Ask[list[Record]]]:
         def step(records: Records, now: Micros) -> list[Record]:
@@ -206,21 +229,12 @@ def _at(record: Record, now: Micros) -> Record:
     return tuple.__new__(Record, (*record[:-1], now))
 
 
-def _renew(ownership: Ownership, record: Record, now: Micros) -> Record:
-    return transitions.renew(record, ownership, now)
-
-
-def _changing(key: bytes, change: Callable[[Record, Micros], Record]) -> Step:
-    """A step that changes a record; it answers None where there is none, or the change is not allowed."""
-
-    def step(records: Records, now: Micros) -> Record | None:
-        record = records.get(key)
-        if record is None:
-            return None
-        try:
-            records[key] = changed = change(record, now)
-        except IllegalTransition:
-            return None
-        return changed
-
-    return step
+def _change(records: Records, key: bytes, change: Callable[[Record], Record]) -> Record | None:
+    record = records.get(key)
+    if record is None:
+        return None
+    try:
+        records[key] = changed = change(record)
+    except IllegalTransition:
+        return None
+    return changed

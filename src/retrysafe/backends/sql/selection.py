@@ -160,11 +160,11 @@ def _by_hash(store: SqlStatements, wanted: Filter, cursor: str | None, besides: 
         params["key"] = bytes.fromhex(cursor)
         within.append(f"r.key_hash > {store.p('key')}")
     if wanted.digits:
-        within.append(_between(store, wanted.digits, params))
+        within.append(_range(store, wanted.digits, params))
     return IndexWalk(" AND ".join(within) or "1 = 1", ("key_hash",), params, by_age=False, besides=besides)
 
 
-def _between(store: SqlStatements, digits: str, params: dict[str, Any]) -> str:
+def _range(store: SqlStatements, digits: str, params: dict[str, Any]) -> str:
     """The condition that a hash begins with these digits; adds its parameters."""
     params |= {"lowest": bytes.fromhex(digits.ljust(64, "0")), "highest": bytes.fromhex(digits.ljust(64, "f"))}
     return f"r.key_hash BETWEEN {store.p('key', 'lowest')} AND {store.p('key', 'highest')}"
@@ -188,7 +188,7 @@ def _conditions(store: SqlStatements, wanted: Filter, walk: IndexWalk) -> tuple[
         params["age"] = wanted.older_than
         found.append(f"t.now - r.updated >= {store.p('version', 'age')}")
     if walk.by_age and wanted.digits:
-        found.append(_between(store, wanted.digits, params))
+        found.append(_range(store, wanted.digits, params))
     if walk.besides:
         found.append(walk.besides)
     return " AND ".join(found), params
