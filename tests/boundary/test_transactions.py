@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sqlite3
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +202,26 @@ async def test_own_work_behind_a_rollback_by_the_handler_is_not_committed_alone(
             await shop.insert(claim.tx, "each retry would do it again")
     assert shop.rows() == []
     assert shop.state(boundary) == []
+
+
+async def test_own_flush_that_fails_and_is_caught_takes_the_claim_along(tmp_path: Path) -> None:
+    from sqlalchemy import Column, Integer, MetaData, Table, create_engine
+    from sqlalchemy.exc import IntegrityError
+    from sqlalchemy.orm import registry, sessionmaker
+
+    class User:
+        def __init__(self, id: int) -> None:
+            self.id = id
+
+    engine, metadata = create_engine(f"sqlite:///{tmp_path}/shop.db"), MetaData()
+    registry().map_imperatively(User, Table("users", metadata, Column("id", Integer, primary_key=True)))
+    metadata.create_all(engine)
+    boundary = Boundary(new_key(), store=sessionmaker(engine), effects="transactional")
+    for number, expected in ((1, nullcontext()), (2, pytest.raises(ConfigurationError, match=r"begin_nested\(\)"))):
+        with expected, boundary.claim(new_key()) as claim, suppress(IntegrityError):
+            claim.tx.add_all([User(number) for _ in range(number)])
+            claim.tx.flush()
+    engine.dispose()
 
 
 async def test_own_connection_of_cancelled_work_is_lent_to_no_other(shop: Shop) -> None:

@@ -77,6 +77,8 @@ def _style(dialect: Any) -> str:
     return "?" if dialect.driver == "mssqlpython" else _STYLES[dialect.paramstyle]
 
 
+_LOST = "8s2b"
+"""SQLAlchemy's code of an error by which the connection is gone, and not a flush that failed."""
 _DIRECT = "retrysafe_direct"
 
 
@@ -191,10 +193,10 @@ class InTransaction:
             if request.writes and _has_ended(connection):
                 return Rows([], 0)  # the handler ended the transaction: the write must not commit alone
             return in_turn(request, lambda query: perform(connection, query))
-        except exc.ResourceClosedError as error:
+        except (exc.PendingRollbackError, exc.ResourceClosedError) as error:
+            if error.code == _LOST:
+                raise StoreUnavailable(str(error)) from error
             raise TransactionEnded from error
-        except exc.PendingRollbackError as error:
-            raise StoreUnavailable(str(error)) from error
         except _failures() as error:
             fail(error, passes=is_of_connection(error) and _passes_by_another(self._connection(), error, self._used))
 
