@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sqlite3
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -216,11 +216,11 @@ async def test_own_flush_that_fails_and_is_caught_takes_the_claim_along(tmp_path
     engine, metadata = create_engine(f"sqlite:///{tmp_path}/shop.db"), MetaData()
     registry().map_imperatively(User, Table("users", metadata, Column("id", Integer, primary_key=True)))
     metadata.create_all(engine)
-    boundary = Boundary(new_key(), store=sessionmaker(engine), effects="transactional")
-    for number, expected in ((1, nullcontext()), (2, pytest.raises(ConfigurationError, match=r"begin_nested\(\)"))):
-        with expected, boundary.claim(new_key()) as claim, suppress(IntegrityError):
-            claim.tx.add_all([User(number) for _ in range(number)])
-            claim.tx.flush()
+    with closing(Boundary(new_key(), store=sessionmaker(engine), effects="transactional")) as boundary:
+        for number, expected in ((1, nullcontext()), (2, pytest.raises(ConfigurationError, match=r"begin_nested\(\)"))):
+            with expected, boundary.claim(new_key()) as claim, suppress(IntegrityError):
+                claim.tx.add_all([User(number) for _ in range(number)])
+                claim.tx.flush()
     engine.dispose()
 
 

@@ -158,7 +158,7 @@ async def arun_transaction(transact: Callable[[], Awaitable[R]]) -> R:
         await lazy.asyncio.sleep(pause)
 
 
-# ---------------------------------------------------------------- sessions
+# ---------------------------------------------------------------- performers
 
 
 class Work(NamedTuple):

@@ -18,8 +18,6 @@ from retrysafe.protocol.requests import ask
 
 ROUTE = {name: f"celery-{name}" for name in ("queue", "exchange", "routing_key")}
 """The headers by which a dead letter of a Celery task knows where its task was delivered."""
-
-
 AS_TEXT = "as_text"
 """Marks the payload of a dead letter whose arguments JSON cannot represent: a person reads them, no task gets them."""
 
