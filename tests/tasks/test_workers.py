@@ -64,7 +64,7 @@ def test_a_task_is_given_up_by_the_rules_of_one_table(
         shop.begun("fail", 2)
         shop.send("crash")
         shop.until(lambda: shop.dead_letters(), "a dead letter")
-        assert shop.dead_letters() == [("charge", "crash", '{"args": ["crash"], "kwargs": {}}', KILLS)]
+        assert shop.dead_letters() == [("charge", "crash", {"args": ["crash"], "kwargs": {}}, KILLS)]
         assert len(shop.rows("crash", "began")) == (3 if kind.startswith("celery") else 2)  # the first was not counted
         assert len(shop.rows("fail", "began")) == 2
         assert len({key for _, key in shop.rows("crash", "began")}) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 import sqlite3
@@ -149,11 +150,11 @@ class World:
         for order in orders:
             self.until(lambda order=order: self.rows(order, "done"), f"{order} is done")
 
-    def dead_letters(self) -> list[tuple[str, str, str, str]]:
-        """Consumer, key, payload and error of the tasks that were given up."""
+    def dead_letters(self) -> list[tuple[str, str, object, str]]:
+        """Consumer, key, arguments and error of the tasks that were given up."""
         with closing(sqlite3.connect(self.folder / "keys.db", timeout=30)) as read:
             sql = "SELECT consumer, message_key, CAST(payload AS TEXT), error FROM retrysafe_inbox_dead"
-            return read.execute(sql).fetchall()
+            return [(consumer, key, json.loads(sent), error) for consumer, key, sent, error in read.execute(sql)]
 
     def close(self) -> None:
         """Kill the workers, and remove the queue and gates."""
