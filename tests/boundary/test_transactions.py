@@ -24,6 +24,7 @@ from retrysafe import (
     wait,
 )
 from retrysafe.backends.registry import connect
+from retrysafe.protocol.outcomes import Answered
 from tests.boundary.shops import Shop
 
 pytestmark = pytest.mark.asyncio
@@ -204,7 +205,40 @@ async def test_own_work_behind_a_rollback_by_the_handler_is_not_committed_alone(
     assert shop.state(boundary) == []
 
 
-async def test_own_flush_that_fails_and_is_caught_takes_the_claim_along(tmp_path: Path) -> None:
+async def test_own_refusal_is_recorded_after_an_error_that_was_caught(shop: Shop) -> None:
+    """Where the database takes no more then, the work is undone; its answer is recorded all the same."""
+    boundary, rows = shop.boundary(effects="transactional"), []
+    for answered in (Answered.REFUSED, Answered.ABORTED, Answered.DECLINED):
+        key, spoilt = new_key(), False
+        async with shop.entered(boundary.claim(key)) as claim:
+            await shop.insert(claim.tx, answered.name)
+            for sql in ("SELECT * FROM missing", "SELECT 1"):
+                try:
+                    await _end(shop, claim.tx, sql)
+                except Exception:  # noqa: BLE001 - of any driver
+                    spoilt = sql == "SELECT 1"
+            claim._take_answer(answered, 409, "HTTP 409")
+        if answered is not Answered.DECLINED:
+            async with shop.entered(boundary.claim(key)) as claim:
+                assert claim.result == 409
+        if answered is not Answered.ABORTED and not spoilt:
+            rows.append(answered.name)
+    assert shop.rows() == sorted(rows)
+    assert sorted(shop.state(boundary)) == ["completed", "completed", "released"]
+
+
+async def test_own_refusal_after_a_rollback_by_the_handler_is_told_and_not_stored(shop: Shop) -> None:
+    boundary, key = shop.boundary(effects="transactional"), new_key()
+    for answered in (Answered.REFUSED, Answered.ABORTED, Answered.DECLINED):
+        async with shop.entered(boundary.claim(key)) as claim:
+            await shop.insert(claim.tx, "gone")
+            await _end(shop, claim.tx, "ROLLBACK")
+            claim._take_answer(answered, 409, "HTTP 409")
+        assert (shop.rows(), shop.state(boundary)) == ([], [])
+
+
+async def test_own_flush_that_fails_and_is_caught(tmp_path: Path) -> None:
+    """SQLAlchemy takes no more in the transaction then, on any database: only a refusal can be stored."""
     from sqlalchemy import Column, Integer, MetaData, Table, create_engine
     from sqlalchemy.exc import IntegrityError
     from sqlalchemy.orm import registry, sessionmaker
@@ -214,13 +248,22 @@ async def test_own_flush_that_fails_and_is_caught_takes_the_claim_along(tmp_path
             self.id = id
 
     engine, metadata = create_engine(f"sqlite:///{tmp_path}/shop.db"), MetaData()
-    registry().map_imperatively(User, Table("users", metadata, Column("id", Integer, primary_key=True)))
+    users = Table("users", metadata, Column("id", Integer, primary_key=True))
+    registry().map_imperatively(User, users)
     metadata.create_all(engine)
+    ended = pytest.raises(ConfigurationError, match=r"begin_nested\(\)")
+    key = new_key()
     with closing(Boundary(new_key(), store=sessionmaker(engine), effects="transactional")) as boundary:
-        for number, expected in ((1, nullcontext()), (2, pytest.raises(ConfigurationError, match=r"begin_nested\(\)"))):
-            with expected, boundary.claim(new_key()) as claim, suppress(IntegrityError):
-                claim.tx.add_all([User(number) for _ in range(number)])
-                claim.tx.flush()
+        for answered, expected in ((Answered.DONE, ended), (Answered.REFUSED, nullcontext())):
+            with expected, boundary.claim(key) as claim:
+                with suppress(IntegrityError):
+                    claim.tx.add_all([User(1), User(1)])
+                    claim.tx.flush()
+                claim._take_answer(answered, 409)
+        with boundary.claim(key) as claim:
+            assert claim.result == 409
+        with engine.connect() as connection:
+            assert connection.execute(users.select()).all() == []
     engine.dispose()
 
 

@@ -19,7 +19,7 @@ from fastapi.responses import RedirectResponse, StreamingResponse
 from pydantic import BaseModel
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from retrysafe import Boundary, Claim, ConfigurationError, current
 from retrysafe.backends.registry import connect
@@ -504,6 +504,15 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 INSERT = text("INSERT INTO goods VALUES (:value)")
 
 
+class Base(DeclarativeBase):
+    pass
+
+
+class Good(Base):
+    __tablename__ = "goods"
+    value: Mapped[str] = mapped_column(primary_key=True)
+
+
 def shared(database: Database, **hooks: Any) -> FastAPI:
     """An application that adds goods through the request's session, and then does what ``hooks`` say."""
     idempotency = Idempotency(database.boundary, principal="shared")
@@ -516,13 +525,13 @@ def shared(database: Database, **hooks: Any) -> FastAPI:
         @router.post("/goods", dependencies=dependencies)
         async def add(
             request: Request, tasks: BackgroundTasks, session: AsyncSession = Depends(idempotency.session)
-        ) -> str:
+        ) -> Any:
             value = (await request.body()).decode()
             await session.execute(INSERT, {"value": value})
             if after is not None:
                 answer = after(session, tasks)
                 if answer is not None:
-                    await answer
+                    return await answer or value
             return value
     else:
 
@@ -531,11 +540,9 @@ def shared(database: Database, **hooks: Any) -> FastAPI:
             tasks: BackgroundTasks,
             x_item: Annotated[str, Header()],
             session: Session = Depends(idempotency.session),
-        ) -> str:
+        ) -> Any:
             session.execute(INSERT, {"value": x_item})
-            if after is not None:
-                after(session, tasks)
-            return x_item
+            return (after and after(session, tasks)) or x_item
 
     app = FastAPI()
     app.include_router(router)
@@ -696,6 +703,36 @@ async def test_a_savepoint_in_the_handler_is_no_trap(database: Database) -> None
     assert (await add(shared(database, after=nested), "tea")).status == 200
     assert database.look() == ["cup", "tea"]
     assert "outside_commit" not in database.seen.names
+
+
+@each_row("way", ["caught", "flushed", "rolled-back", "rolled-back-and-raised"])
+async def test_a_refusal_after_a_caught_error_is_no_trap(database: Database, way: str) -> None:
+    """A handler that rolls back takes the record along, so that its retry runs again: nothing of it is stored."""
+
+    def refuse(session: Session) -> Response:
+        try:
+            if way == "flushed":
+                session.add_all([Good(value="cup"), Good(value="cup")])
+                session.flush()
+            else:
+                session.execute(INSERT, {"value": way})
+        except sqlalchemy.exc.IntegrityError:
+            if way.startswith("rolled"):
+                session.rollback()
+            if way.endswith("raised"):
+                raise HTTPException(409) from None
+            return Response(status_code=409)
+        raise AssertionError("the value was there already")
+
+    async def arefuse(session: AsyncSession) -> Response:
+        return await session.run_sync(refuse)
+
+    after = arefuse if database.asynchronous else refuse
+    app = shared(database, after=lambda session, tasks: after(session))
+    first, again = await add(app, way), await add(app, way)
+    assert (first.status, again.status, again.replayed) == (409, 409, not way.startswith("rolled"))
+    goes_on = way == "caught" and database.sessions.kw["bind"].dialect.name == "sqlite"
+    assert (way in database.look()) is goes_on
 
 
 async def test_trap_a_background_task_on_the_session_is_refused_by_name(database: Database) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from retrysafe import lazy
-from retrysafe.errors import ConfigurationError, RetryTransaction, StoreUnavailable
+from retrysafe.errors import RetryTransaction, StoreUnavailable
 from retrysafe.protocol.backoff import REFUSED, RESTART, Backoff, RetrySchedule
 from retrysafe.protocol.requests import Ask, Program, as_it_is, ask
 
@@ -21,18 +21,6 @@ R = TypeVar("R")
 
 PATIENCE = 2.0
 """Seconds for which a request is put again that the store refuses for the moment, having done nothing."""
-
-
-class TransactionEnded(ConfigurationError):
-    """The handler has ended the transaction of its claim, or caught an error with which the database did."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "The transaction of the claim had ended before its result could join it: the handler rolled it back, or "
-            "caught an error with which the database did. The record went with it, so nothing is stored, and a retry "
-            "runs again. Leave the end to whoever began it: put a part that may fail into a savepoint "
-            "(session.begin_nested(), connection.transaction()), or let the error out."
-        )
 
 
 class _Retries:

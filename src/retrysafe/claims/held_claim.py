@@ -142,7 +142,7 @@ class HeldClaim(LeaseTerm):
             timing.tell(answered=settled is not Settled.UNANSWERED)
         if backend.warnings or backend.cache is not None or backend.wakeups.waiting:
             self._announce()
-        if settled is RECORDED and outcome.settlement.event is not None:
+        if settled is RECORDED:
             if self.events is not UNOBSERVED:
                 _tell_recorded(self.events, signals, outcome, error)
         elif settled is Settled.UNANSWERED:

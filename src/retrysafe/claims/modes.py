@@ -25,11 +25,13 @@ raised outside of these calls. A mode belongs to one claim.
     writes the outcome and commits. If the reply to the commit is lost, the record is read back on another connection:
     it is there, by this attempt and token, if and only if the transaction was committed. If the handler has committed
     or rolled back by itself, the record is not there to be settled: it is marked unknown where it was committed, and
-    the caller gets `OutcomeUnknown` or `ConfigurationError`.
+    the caller gets `OutcomeUnknown`, or `TransactionEnded` unless the work was refused and so wants no record.
 
 `CallerTransaction`
     The requests are put on the caller's connection, which is never committed or rolled back here. The outcome is final
-    only when the caller commits. A request that fails has usually broken the transaction: if the work is failing
+    only when the caller commits. If the caller has ended the transaction, ``settle`` changes no row, and reports LOST:
+    the row carries the number of its transaction, or where there is none, as on SQLite and MySQL, a savepoint of the
+    claim is released first (`retrysafe.backends.sql.transactions`). A request that fails has usually broken the transaction: if the work is failing
     anyway, ``settle`` returns BROKEN and the work's own error is raised.
 
 The methods for async code (``aclaim``, ``asettle``) run the same procedures with the other driver.
@@ -42,7 +44,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from retrysafe.backends.backend import Backend
-from retrysafe.backends.driver import TransactionEnded, aput, arun, arun_transaction, put, run, run_transaction
+from retrysafe.backends.driver import aput, arun, arun_transaction, put, run, run_transaction
 from retrysafe.errors import (
     ConfigurationError,
     OutcomeUnknown,
@@ -69,7 +71,7 @@ from retrysafe.protocol.procedures import (
     settle,
 )
 from retrysafe.protocol.records import ClaimRequest, Ownership, Record, StoredResult
-from retrysafe.protocol.requests import Program, ask
+from retrysafe.protocol.requests import Program, TransactionEnded, ask
 from retrysafe.protocol.transitions import RULES, Transition
 
 if TYPE_CHECKING:
@@ -81,7 +83,8 @@ class Settled(Enum):
     """The result of recording an outcome."""
 
     RECORDED = "the store has it"
-    LOST = "the record belongs to another attempt"
+    ROLLED_BACK = "nothing of it is in the store"
+    LOST = "the record is another attempt's, or no longer in this transaction"
     UNANSWERED = "the store did not answer"
     DOUBTED = "the handler had committed by itself before it failed: the outcome is unknown"
     BROKEN = "the transaction could not be written to any more; it rolls back by itself"
@@ -368,6 +371,7 @@ class OwnTransaction:
     def settle(
         self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, error: BaseException | None
     ) -> Settled:
+        ended: TransactionEnded | None = None
         try:
             done = self._end(conclude(self._store, ownership, settlement, stored), error)
         except RetrysafeError as failure:
@@ -378,18 +382,20 @@ class OwnTransaction:
                 return _judge_lost_commit(record, ownership, settlement, failure)
             if not isinstance(failure, TransactionEnded):
                 raise
-            done = False
+            ended, done = failure, False
         if done and settlement.event is not None:
             return RECORDED
         self._afterwards = None
+        # nothing was committed by us: only a handler that committed by itself has left a record
         doubted = run(_mark_unknown(self._backend, ownership), self.executor())
         if not done:
-            raise _early_end(doubted=doubted)
-        return Settled.DOUBTED if doubted else RECORDED
+            return _judge_early_end(settlement, ended, doubted=doubted)
+        return Settled.DOUBTED if doubted else Settled.ROLLED_BACK
 
     async def asettle(
         self, ownership: Ownership, settlement: Settlement, stored: StoredResult | None, *, error: BaseException | None
     ) -> Settled:
+        ended: TransactionEnded | None = None
         try:
             done = await self._aend(conclude(self._store, ownership, settlement, stored), error)
         except RetrysafeError as failure:
@@ -400,13 +406,13 @@ class OwnTransaction:
                 return _judge_lost_commit(record, ownership, settlement, failure)
             if not isinstance(failure, TransactionEnded):
                 raise
-            done = False
+            ended, done = failure, False
         if done and settlement.event is not None:
             return RECORDED
         doubted = await arun(_mark_unknown(self._backend, ownership), self.aexecutor())
         if not done:
-            raise _early_end(doubted=doubted)
-        return Settled.DOUBTED if doubted else RECORDED
+            return _judge_early_end(settlement, ended, doubted=doubted)
+        return Settled.DOUBTED if doubted else Settled.ROLLED_BACK
 
     def conclude_many(self, ownerships: Sequence[Ownership], stored: StoredResult) -> bool:
         """Complete the keys and commit; False, and the keys are in doubt, if the handler has ended the transaction."""
@@ -519,9 +525,12 @@ def _mark_unknown(backend: Backend, ownership: Ownership) -> Program[bool]:
     return (yield from ask(backend.store.settle(ownership._replace(transactional=False), Transition.DOUBT, None)))
 
 
-def _early_end(*, doubted: bool) -> RetrysafeError:
+def _judge_early_end(settlement: Settlement, ended: TransactionEnded | None, *, doubted: bool) -> Settled:
+    """Decide an end of the transaction that was not ours; only a refusal can be answered without its record."""
     if doubted:
-        return OutcomeUnknown(
+        raise OutcomeUnknown(
             "The handler committed the boundary's transaction by itself, before its result could join it."
         )
-    return ConfigurationError(TransactionEnded().detail)
+    if settlement.refuses:
+        return Settled.ROLLED_BACK
+    raise ended or TransactionEnded()

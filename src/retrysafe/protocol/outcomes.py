@@ -57,6 +57,7 @@ class Transaction(StrEnum):
     COMMIT = "commit"
     ROLLBACK = "rollback"
     SAVEPOINT = "roll back to the savepoint, then commit"
+    EITHER = "commit; where an error that was caught has spoilt it, roll back to the savepoint, then commit"
 
 
 class Settlement(NamedTuple):
@@ -65,12 +66,20 @@ class Settlement(NamedTuple):
     event: Transition | None
     transaction: Transaction = Transaction.COMMIT
 
+    @property
+    def refuses(self) -> bool:
+        """True in an own transaction for an answer that refuses the work: a retry may as well be refused by a run."""
+        refused = self.event in (Transition.COMPLETE, Transition.RELEASE)
+        return refused and self.transaction is not Transaction.COMMIT
+
 
 _ROLLED_BACK = Settlement(None, Transaction.ROLLBACK)
 _COMPLETE, _FAIL, _DOUBT, _RELEASE = map(
     Settlement, (Transition.COMPLETE, Transition.FAIL, Transition.DOUBT, Transition.RELEASE)
 )
 _COMPLETE_ALONE = Settlement(Transition.COMPLETE, Transaction.SAVEPOINT)
+_COMPLETE_REFUSED = Settlement(Transition.COMPLETE, Transaction.EITHER)
+_RELEASE_REFUSED = Settlement(Transition.RELEASE, Transaction.EITHER)
 _FAIL_ALONE = Settlement(Transition.FAIL, Transaction.SAVEPOINT)
 _DOUBT_ALONE = Settlement(Transition.DOUBT, Transaction.SAVEPOINT)
 
@@ -83,9 +92,9 @@ OUTCOMES: dict[Ending, tuple[Settlement, Settlement, Settlement, Settlement]] = 
     Ending.TRANSIENT: (_ROLLED_BACK, _DOUBT, _RELEASE, _DOUBT),
     Ending.NOT_EXECUTED: (_ROLLED_BACK, _RELEASE, _RELEASE, _RELEASE),
     Ending.COMMITTED: (_DOUBT_ALONE, _DOUBT, _DOUBT, _DOUBT),
-    Ending.REFUSED: (_COMPLETE, _COMPLETE, _COMPLETE, _COMPLETE),
+    Ending.REFUSED: (_COMPLETE_REFUSED, _COMPLETE, _COMPLETE, _COMPLETE),
     Ending.ABORTED: (_COMPLETE_ALONE, _COMPLETE, _COMPLETE, _COMPLETE),
-    Ending.DECLINED: (_RELEASE, _RELEASE, _RELEASE, _RELEASE),
+    Ending.DECLINED: (_RELEASE_REFUSED, _RELEASE, _RELEASE, _RELEASE),
 }
 _COLUMN = {mode: column for column, mode in enumerate(ModeKind)}
 

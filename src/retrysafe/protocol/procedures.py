@@ -65,7 +65,7 @@ from retrysafe.protocol.records import (
     StoredResult,
     Tally,
 )
-from retrysafe.protocol.requests import Ask, Program, ask
+from retrysafe.protocol.requests import Ask, Program, TransactionEnded, ask
 from retrysafe.protocol.retry_table import in_doubt
 from retrysafe.protocol.store import BatchStore, CountingStore, OperableStore, Removal, Store, TransactionalStore
 from retrysafe.protocol.transitions import RULES, Transition
@@ -290,9 +290,18 @@ def conclude(
         return True
     if settlement.transaction is Transaction.SAVEPOINT:
         yield from ask(store.rollback_to_savepoint())
-    if settlement.event is not None and not (yield from settle(store, ownership, settlement.event, result)):
-        yield from ask(store.rollback())
-        return False
+    if settlement.event is not None:
+        either = settlement.transaction is Transaction.EITHER
+        try:
+            recorded = yield from settle(store, ownership, settlement.event, result)
+        except TransactionEnded:
+            if not either:
+                raise
+            yield from ask(store.rollback_to_savepoint())
+            recorded = yield from settle(store, ownership, settlement.event, result)
+        if not recorded:
+            yield from ask(store.commit() if either else store.rollback())
+            return False
     yield from ask(store.commit())
     return True
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Mapping
 from types import MappingProxyType
 from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
 
-from retrysafe.errors import StoreUnavailable
+from retrysafe.errors import ConfigurationError, StoreUnavailable
 from retrysafe.protocol.records import Partition
 
 R = TypeVar("R")
@@ -50,6 +50,19 @@ def ask(request: Ask[R], *, again: bool = False) -> Generator[Ask[Any], Any, R]:
             raise
         answer = yield request
     return answer
+
+
+class TransactionEnded(ConfigurationError):
+    """The transaction of a claim takes no more: the handler has ended it, or has caught an error that did."""
+
+    def __init__(
+        self,
+        detail: str = "The transaction of the claim had ended before its result could join it: the handler rolled it "
+        "back, or caught an error with which the database did. The record went with it, so nothing is stored, and a "
+        "retry runs again. Leave the end to whoever began it: put a part that may fail into a savepoint "
+        "(session.begin_nested(), connection.transaction()), or let the error out.",
+    ) -> None:
+        super().__init__(detail)
 
 
 class Query(NamedTuple):

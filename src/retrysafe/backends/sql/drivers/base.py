@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from retrysafe import runtime
-from retrysafe.backends.driver import TransactionEnded
 from retrysafe.backends.sql.drivers import refusals, sqlserver_errors
 from retrysafe.errors import (
     ConfigurationError,
@@ -19,7 +18,7 @@ from retrysafe.errors import (
 )
 from retrysafe.protocol.exception_groups import leaves
 from retrysafe.protocol.records import Finding
-from retrysafe.protocol.requests import Query, Rows
+from retrysafe.protocol.requests import Query, Rows, TransactionEnded
 
 PREPARED = (
     "The connection leads through a pooler such as PgBouncer, and its driver prepares statements by name: in "
@@ -324,7 +323,7 @@ def translate(error: Exception, *, alone: bool = False, path: str | None = None)
         if state in RESTART:
             return RetryTransaction(text)
         if state == _ABORTED:
-            return ConfigurationError(ABORTED)
+            return TransactionEnded(ABORTED)
         if state in _ENDED:
             return TransactionEnded()
         if state[:2] not in _STORE_CLASSES:

@@ -21,7 +21,6 @@ from sqlalchemy.util import greenlet_spawn
 
 from retrysafe import runtime
 from retrysafe.backends import identity
-from retrysafe.backends.driver import TransactionEnded
 from retrysafe.backends.spec import Joining, library, refuse_kind
 from retrysafe.backends.sql.drivers.base import (
     AUTOCOMMIT,
@@ -41,7 +40,7 @@ from retrysafe.backends.sql.drivers.base import (
 from retrysafe.backends.sql.drivers.pool import CHECKOUT, LONGEST_LIFE, size_of
 from retrysafe.backends.sql.drivers.sqlite_pool import refuse_asked
 from retrysafe.errors import ConfigurationError, StoreUnavailable
-from retrysafe.protocol.requests import Copy, Query, Rows
+from retrysafe.protocol.requests import Copy, Query, Rows, TransactionEnded
 
 if TYPE_CHECKING:  # importing it needs greenlet, which SQLAlchemy 2.1 does not install for sync code
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
