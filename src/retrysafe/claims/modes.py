@@ -31,8 +31,8 @@ raised outside of these calls. A mode belongs to one claim.
     The requests are put on the caller's connection, which is never committed or rolled back here. The outcome is final
     only when the caller commits. If the caller has ended the transaction, ``settle`` changes no row, and reports LOST:
     the row carries the number of its transaction, or where there is none, as on SQLite and MySQL, a savepoint of the
-    claim is released first (`retrysafe.backends.sql.transactions`). A request that fails has usually broken the transaction: if the work is failing
-    anyway, ``settle`` returns BROKEN and the work's own error is raised.
+    claim is released first (`retrysafe.backends.sql.transactions`). A request that fails has usually broken the
+    transaction: if the work is failing anyway, ``settle`` returns BROKEN and the work's own error is raised.
 
 The methods for async code (``aclaim``, ``asettle``) run the same procedures with the other driver.
 """
