@@ -119,8 +119,13 @@ def user_exists(name: str) -> bool:
     return any(entry.pw_name == name for entry in pwd.getpwall())
 
 
-def logged(command: list[str], log: Path) -> bool:
-    """Run the command with its output appended to the log; whether it succeeded."""
+def logged(command: list[str], log: Path, within: float = 1200) -> bool:
+    """Run the command with its output appended to the log; whether it succeeded ``within`` so many seconds."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
-        return subprocess.run(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL).returncode == 0
+        try:
+            done = subprocess.run(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, timeout=within)
+        except subprocess.TimeoutExpired as late:
+            output.write(f"{late}\n".encode())
+            return False
+        return done.returncode == 0
