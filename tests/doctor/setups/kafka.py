@@ -19,10 +19,12 @@ def _declared(finds: str, severity: Severity, broken: str, *settings: str) -> Se
     def make(ground: Ground) -> Iterator[Arguments]:
         url, name = ground.service("kafka"), unique()
         kafka.declare(url, [name], partitions=1, settings=dict(one.split("=") for one in settings))
+        service = admin(properties_of(url, {}))
+        while name not in service.list_topics(timeout=30).topics:  # its brokers learn of it a little later
+            pass
         try:
             yield ["--broker", url, "--topic", name]
         finally:
-            service = admin(properties_of(url, {}))
             for gone in service.delete_topics([name]).values():
                 gone.result()
 
