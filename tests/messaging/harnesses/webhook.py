@@ -129,15 +129,15 @@ async def webhook(*, sync: bool) -> AsyncIterator[Endpoint]:
     at = f"http://127.0.0.1:{made.road.port}"
     endpoints = {"orders": Signing(f"{at}/hook", SECRET), "mails": Signing(f"{at}/mails", SECRET)}
     if sync:
-        client = httpx.Client()
-        sender = Sender(client, max_attempts=1, timeout="10s", observers=())
+        client = httpx.Client(timeout=60)
+        sender = Sender(client, max_attempts=1, timeout="60s", observers=())
         made.publisher = WebhookPublisher(sender, endpoints, patience="20s", concurrency=50)
         yield made
         await asyncio.to_thread(made.publisher.close)
         await asyncio.to_thread(client.close)
     else:
-        async with httpx.AsyncClient() as aclient:
-            asender = AsyncSender(aclient, max_attempts=1, timeout="10s", observers=())
+        async with httpx.AsyncClient(timeout=60) as aclient:
+            asender = AsyncSender(aclient, max_attempts=1, timeout="60s", observers=())
             made.publisher = AsyncWebhookPublisher(asender, endpoints, patience="20s", concurrency=50)
             yield made
             await made.publisher.aclose()
