@@ -238,6 +238,7 @@ async def test_why_a_message_is_dead_and_what_is_in_it(deck: Deck, ada: Visitor)
     deck.all_die("HTTP 422: no such template")
     listed = await ada.get("/messages/dead")
     page = await ada.get(next(href for href in listed.links.values() if re.match(r"/messages/dead/\d", href)))
+    assert "retrysafe outbox dead discard --id" in page.html
     assert "HTTP 422: no such template" in page.text
     assert CARD not in page.html
     assert "header-secret" not in page.html

@@ -191,6 +191,7 @@ def _show(visit: Visit, side: LetterSide, one: Letter, **revealed: Any) -> Respo
         payload=revealed.get("payload"),
         headers=revealed.get("headers"),
         command=shown,
+        discard=visit.commands.line(f"{side.verb} discard", named),
         query=named,
     )
 
@@ -243,7 +244,7 @@ def _nowhere() -> Denied:
 
 
 def _missing() -> Denied:
-    return Denied(404, "No such dead letter", "It may have been redriven.")
+    return Denied(404, "No such dead letter", "It may have been redriven or discarded.")
 
 
 PAGES: Iterable[ConsolePage] = (
