@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from contextlib import ExitStack
 from pathlib import Path
@@ -50,6 +51,7 @@ def test_examples_do_what_the_page_says(page: Path, request: pytest.FixtureReque
     document = parse(page)
     document.namespace["__name__"] = "__main__"
     with ExitStack() as stack:
+        stack.callback(logging.getLogger().setLevel, logging.getLogger().level)  # Litestar lets everybody log
         for harness in HARNESSES.values():
             if harness.page is not None and harness.page.variable in text:
                 stack.enter_context(broker_of(harness))

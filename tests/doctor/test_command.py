@@ -153,7 +153,7 @@ def test_routes_that_nothing_guards_in_litestar(boundary: Made) -> None:
         @litestar_post("/search", opt={"idempotency": "off"}, sync_to_thread=False)
         def search() -> None: ...
 
-        return Litestar([pay, search], **options)
+        return Litestar([pay, search], logging_config=None, **options)
 
     assert routes_of(app()) == ["Nothing guards POST /payments."]
     assert routes_of(app(plugins=[litestar.IdempotencyPlugin(boundary(), principal="shared")])) == []

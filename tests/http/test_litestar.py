@@ -179,7 +179,7 @@ async def test_the_middleware_alone(place: Place) -> None:
         runs.append(1)
         return len(runs)
 
-    app = Litestar([create])
+    app = Litestar([create], logging_config=None)
     assert [(await send(app)).body for _ in range(2)] == [b"1", b"1"]
 
 

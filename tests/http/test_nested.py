@@ -149,7 +149,8 @@ def litestar_application(side: Side) -> Any:
     async def pay(request: LitestarRequest[Any, Any, Any]) -> str:
         return secret(request.headers)
 
-    return Litestar([pay], plugins=[litestar.IdempotencyPlugin(side.boundary, principal=side.principal(of_request))])
+    plugin = litestar.IdempotencyPlugin(side.boundary, principal=side.principal(of_request))
+    return Litestar([pay], plugins=[plugin], logging_config=None)
 
 
 def flask_application(side: Side) -> Any:
@@ -260,7 +261,8 @@ async def test_r32_a_litestar_handler_in_its_application(sides: tuple[Side, Side
     async def pay(request: LitestarRequest[Any, Any, Any]) -> str:
         return secret(request.headers)
 
-    app = Litestar([pay], plugins=[litestar.IdempotencyPlugin(outer.boundary, principal=outer.principal(of_request))])
+    plugin = litestar.IdempotencyPlugin(outer.boundary, principal=outer.principal(of_request))
+    app = Litestar([pay], plugins=[plugin], logging_config=None)
     judge(case, [(client, await over_asgi(app, client)) for client in CLIENTS * 2])
 
 

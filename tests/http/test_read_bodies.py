@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +36,9 @@ UPLOAD = b'--b\r\nContent-Disposition: form-data; name="f"; filename="f"\r\n\r\n
 @pytest.fixture
 def boundary() -> Any:
     with_bodies = Boundary("bodies", store="memory://")
+    level = logging.getLogger().level
     yield with_bodies
+    logging.getLogger().setLevel(level)  # Litestar lets everybody log
     with_bodies.close()
 
 

@@ -114,7 +114,7 @@ def test_litestar_does_not_start_without_tables(unmigrated: Boundary) -> None:
     async def create() -> str:
         return "done"
 
-    app = Litestar([create], plugins=[IdempotencyPlugin(unmigrated, principal="shared")])
+    app = Litestar([create], plugins=[IdempotencyPlugin(unmigrated, principal="shared")], logging_config=None)
     with pytest.raises(BaseException) as caught:  # noqa: PT011 - it comes in a group
         LitestarClient(app).__enter__()
     assert "retrysafe migrate --store" in "".join(map(str, leaves_of(caught.value)))
