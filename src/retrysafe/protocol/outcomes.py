@@ -68,7 +68,7 @@ class Settlement(NamedTuple):
 
     @property
     def refuses(self) -> bool:
-        """True in an own transaction for an answer that refuses the work: a retry may as well be refused by a run."""
+        """True in an own transaction for an answer that refuses the work: without its record a retry runs again."""
         refused = self.event in (Transition.COMPLETE, Transition.RELEASE)
         return refused and self.transaction is not Transaction.COMMIT
 

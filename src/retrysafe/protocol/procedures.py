@@ -283,7 +283,8 @@ def conclude(
 ) -> Program[bool]:
     """End an own transaction; False when its record is no longer in it.
 
-    That happens when the handler has committed or rolled back by itself.
+    That happens when the handler has committed or rolled back by itself. If the work was refused, what it has begun
+    since then is committed all the same.
     """
     if settlement.transaction is Transaction.ROLLBACK:
         yield from ask(store.rollback())
