@@ -32,7 +32,7 @@ def crash_points(
     watch: tuple[str, ...] = (),
     pairs: int = 20,
     seed: int = 0,
-    patience: float = 10.0,
+    patience: float = 30.0,
 ) -> Report:
     """Crash ``run`` at every call that leaves its process, retry it, and compare with a run that did not crash.
 
