@@ -131,6 +131,20 @@ def test_one_id_with_another_payload_is_a_dead_letter_of_its_own(world: World) -
     assert "KeyReused" in letter.letter.error
 
 
+def test_another_payload_under_a_used_id_is_no_attempt_at_its_message(world: World) -> None:
+    """Each would count as the end of a consumer, after which the message is given up that has only failed once."""
+    raising = [ValueError]
+
+    def apply(message: InboxMessage[Any]) -> None:
+        if raising:
+            raise raising.pop()
+
+    handler = world.inbox(effects="keyed").handler("stock")(apply)
+    others = [envelope(1, payload=b'{"n":%d}' % n) for n in (2, 3, 4)]
+    assert became(*map(handler.handle, (envelope(1), *others, envelope(1)))) == ["failed", *["dead"] * 3, "handled"]
+    assert became(*map(handler.handle, (*others, envelope(1)))) == [*["dead"] * 3, "duplicate"]
+
+
 def test_without_the_digest_another_payload_is_a_duplicate(world: World) -> None:
     handler = world.inbox().handler("stock", digest=False)(lambda message: None)
     assert became(handler.handle(envelope(1)), handler.handle(envelope(1, payload=b"2"))) == ["handled", "duplicate"]

@@ -75,6 +75,8 @@ def conclude(
     then not tried until nothing is left of its attempts.
     """
     arrival, counted, place = attempt.arrival, attempt.counted, attempt.place
+    if counted and arrival.identity != arrival.record_key:  # of another payload: no attempt at the message of the key
+        yield from ask(inbox.note_withdrawal(arrival._replace(identity=arrival.record_key)))
     if end.became in ENDED:
         yield from ask(inbox.note_end(arrival, end.error, counted=counted))
         counts = yield from ask(inbox.counts(arrival))
