@@ -267,3 +267,15 @@ async def test_a_server_that_is_killed_in_a_call(tmp_path: Path, effects: str) -
     lines = ledger.read_text().splitlines()
     assert len(lines) == (3 if effects == "keyed" else 2)
     assert len(set(lines)) == 2, "one key for each order"
+
+
+async def test_a_guarded_tool_that_the_server_lacks_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    once = OnceTools(Boundary("misspelt", store="memory://"), principal="shared", book="order", boook="order")
+    server = MCPServer("air", extensions=[once], middleware=[once])
+    server.add_tool(lambda order: order, name="book")
+    async with Client(server) as client:
+        for _ in range(2):
+            await client.list_tools()
+    assert [text for text in caplog.messages if "guard" in text] == [
+        "The server has no tool boook, so that its guard does nothing."
+    ]

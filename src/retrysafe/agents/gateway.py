@@ -196,7 +196,7 @@ class Gateway:
                         reply.set_result(message)
                     continue
                 if self._passed.pop(id_, None) == "tools/list" and "result" in message:
-                    self._calls.annotate(message["result"].get("tools", []))
+                    self._calls.annotate(message["result"])
                     line = _line(message)
                 await self._tell(line)
             await server.wait()

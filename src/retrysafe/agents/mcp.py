@@ -98,5 +98,5 @@ class OnceTools(Extension):
         """Say in the answer to tools/list that guarded tools are idempotent; a middleware of the SDK."""
         result = await call_next(ctx)
         if ctx.method == "tools/list" and isinstance(result, dict):
-            self._calls.annotate(result.get("tools", []))
+            self._calls.annotate(result)
         return result

@@ -86,6 +86,8 @@ class ToolCalls:
         if not tools:
             raise ConfigurationError("No tool is guarded: name each with the argument that names the intent.")
         self.tools = dict(tools)
+        self._unseen = {*tools}
+        """Guarded tools that no answer to tools/list had so far."""
         self._entry = require_boundary(boundary).entrypoint
         for tool, argument in self.tools.items():
             source = "_meta" if argument is None else f"_meta, or the argument {argument}"
@@ -161,11 +163,18 @@ class ToolCalls:
             raise InvalidKey("It is not known which user calls: principal= found none.")
         return principals.make_scope(self._entry.tenant(), principal)
 
-    def annotate(self, tools: list[dict[str, Any]]) -> None:
-        """Set ``idempotentHint`` of the guarded tools in an answer to tools/list: it is true now."""
-        for tool in tools:
+    def annotate(self, listed: dict[str, Any]) -> None:
+        """Set ``idempotentHint`` of the guarded tools in an answer to tools/list: it is true now.
+
+        After the last page, guarded tools that the server does not have are told in the log, once.
+        """
+        for tool in listed.get("tools", []):
+            self._unseen.discard(tool.get("name"))
             if tool.get("name") in self.tools:
                 tool["annotations"] = {**(tool.get("annotations") or {}), "idempotentHint": True}
+        if self._unseen and not listed.get("nextCursor"):
+            logger().warning("The server has no tool %s, so that its guard does nothing.", ", ".join(self._unseen))
+            self._unseen.clear()
 
 
 def _conclude(claim: Claim, result: Result) -> None:
