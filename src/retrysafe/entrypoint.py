@@ -206,13 +206,8 @@ class EntryPoint:
         if text is None:
             return Claim(plans.of(operation, ""), None)
         plan = plans.of(operation, "" if scope is None and settings.scope is None else settings.scope_of(scope))
-        request = plan.request(text, fingerprint, recorded)
-        if lease is None:
-            return Claim(plan, request, tx, annotation)
-        clocks = request.clocks._replace(lease=round(lease * 1e6))
-        claim = Claim(plan, request._replace(clocks=clocks), tx, annotation)
-        claim.needs_heartbeat = False
-        return claim
+        claim = Claim(plan, plan.request(text, fingerprint, recorded), tx, annotation)
+        return claim if lease is None else claim._hold_for(lease)
 
     def lease(self, name: Key, *, lease: Duration | None = None, scope: str | None = None) -> Lease:
         """`Boundary.lease`; entered from an event loop, it takes threads where the store serves sync code only."""

@@ -375,6 +375,14 @@ class Claim(Generic[Result, Tx]):
 
     # ------------------------------------------------------------ for entry points of ours
 
+    def _hold_for(self, seconds: float) -> Self:
+        """Hold the key for so long, without a heartbeat: afterwards the process will certainly not work any more."""
+        if self._request is not None:
+            clocks = self._request.clocks._replace(lease=round(seconds * 1e6))
+            self._request = self._request._replace(clocks=clocks)
+        self.needs_heartbeat = False
+        return self
+
     def _take_answer(self, answered: Answered, result: Any, reason: str = "") -> None:
         """Say, as an entry point does, what the work's answer means: ``result`` is stored, or it failed for ``reason``.
 

@@ -16,11 +16,9 @@ from retrysafe.claims.decorator import Selector
 from retrysafe.claims.functions import is_coroutine_function
 from retrysafe.claims.observers import logger
 from retrysafe.errors import ConfigurationError, InProgress, Postponed
-from retrysafe.http.problems import refusal_of, render
+from retrysafe.http.api_gateway import seconds_left
 from retrysafe.tasks.delivery import Call, Reply, TaskHandler, TaskOptions, Told
 
-MARGIN = 1.0
-"""Seconds for which a key is kept beyond the end of the invocation."""
 _NO_TIME = Reply(Told.HAND_BACK, None, InProgress("No time of the invocation is left. Nothing was run."), 0.0)
 Function = Callable[..., Any]
 
@@ -58,14 +56,13 @@ def batch(boundary: Boundary, *, key: Selector, **options: Unpack[TaskOptions]) 
 
 
 def once(boundary: Boundary, *, key: Selector, **options: Unpack[TaskOptions]) -> Callable[[Function], Function]:
-    """Decorate a handler of ``event`` and ``context`` that is invoked with one event, as by EventBridge or API Gateway.
+    """Decorate a handler of ``event`` and ``context`` that is invoked with one event, as by EventBridge or SNS.
 
     ``key`` is a path into the event ("id", "detail.order_id"), or a callable that takes ``event``. What must be the
-    same on every delivery is by default the event's ``detail`` or ``body``, if it has one. See `TaskOptions` for the
-    others.
+    same on every delivery is by default the event's ``detail``, if it has one. See `TaskOptions` for the others.
 
-    An event that may not be handled now is an error, after which Lambda or its caller tries again. To API Gateway it is
-    answered as a problem (RFC 9457), with the status and Retry-After of the integrations of HTTP.
+    An event that may not be handled now is an error, after which Lambda or its caller tries again. Requests of API
+    Gateway are guarded by `retrysafe.http.api_gateway.idempotent`; here they raise `ConfigurationError`.
     """
 
     def decorate(function: Function) -> Function:
@@ -73,19 +70,18 @@ def once(boundary: Boundary, *, key: Selector, **options: Unpack[TaskOptions]) -
 
         @functools.wraps(function)
         def handle(event: Mapping[str, Any], context: Any) -> Any:
+            if "requestContext" in event:
+                raise ConfigurationError(
+                    "The event is an HTTP request, whose key is its client's alone. Nothing was run. Guard it with "
+                    "retrysafe.http.api_gateway.idempotent(boundary, principal=…)."
+                )
             call = Call((event, context), {}, context.aws_request_id, handler.consumer, ((event,), {}))
             reply = _deliver(handler, call, context, redelivered=True)
-            error: Any = reply.error
             if reply.told is Told.RETURN:
                 return reply.value
-            refusal = None if reply.told is Told.ERROR or "requestContext" not in event else refusal_of(error)
-            if refusal is not None:
-                status, headers, body = render(refusal)
-                named = {name.decode(): value.decode() for name, value in headers}
-                return {"statusCode": status, "headers": named, "body": (body or b"").decode()}
-            if isinstance(error, Postponed):  # as it is, it would end Lambda's process
-                raise InProgress(error.detail, retry_after=error.retry_after) from error
-            raise error
+            if isinstance(reply.error, Postponed):  # as it is, it would end Lambda's process
+                raise InProgress(reply.error.detail, retry_after=reply.error.retry_after) from reply.error
+            raise reply.error
 
         return handle
 
@@ -99,7 +95,7 @@ def _handler(boundary: Boundary, function: Function, takes: str, key: Selector, 
 
 
 def _content_of(event: Mapping[str, Any]) -> Any:
-    return next((event[name] for name in ("detail", "body") if name in event), event)
+    return event.get("detail", event)
 
 
 def _handle_record(handler: TaskHandler, record: Mapping[str, Any], context: Any) -> bool:
@@ -114,10 +110,8 @@ def _handle_record(handler: TaskHandler, record: Mapping[str, Any], context: Any
 
 
 def _deliver(handler: TaskHandler, call: Call, context: Any, *, redelivered: bool) -> Reply:
-    left = context.get_remaining_time_in_millis() / 1000
-    if left <= 0:
-        return _NO_TIME
-    return handler.deliver(call._replace(lease=left + MARGIN), redelivered=redelivered)
+    left = seconds_left(context)
+    return handler.deliver(call._replace(lease=left), redelivered=redelivered) if left else _NO_TIME
 
 
 def _parsed(body: str) -> Any:
