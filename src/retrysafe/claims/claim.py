@@ -770,7 +770,7 @@ class Claim(Generic[Result, Tx]):
         given = error
         try:
             if error is not None or self._signals is not NO_SIGNALS:
-                self._look_back(error)
+                self._look_for_earlier_steps(error)
             if self._course is not None:
                 error = self._course.end(error)
             if self._context is not None and self._context.leave() and self._held is not None:
@@ -790,7 +790,7 @@ class Claim(Generic[Result, Tx]):
         given = error
         try:
             if error is not None or self._signals is not NO_SIGNALS:
-                self._look_back(error)
+                self._look_for_earlier_steps(error)
             if self._course is not None:
                 error = await self._course.aend(error)
             if self._context is not None and self._context.leave() and self._held is not None:
@@ -806,15 +806,15 @@ class Claim(Generic[Result, Tx]):
         if self._events.detailed:
             self._events.close(error)
 
-    def _look_back(self, error: BaseException | None) -> None:
-        """Have the steps of earlier attempts looked for, if this one failed for good, be it before it asked for any."""
+    def _look_for_earlier_steps(self, error: BaseException | None) -> None:
+        """If the work failed for good, its earlier attempts may have steps to undo, even if this one asked for none."""
         held, context = self._held, self._context
         if held is None or held.record.attempts == 1 or held.ownership.transactional or self._keeps_steps:
             return
         if context is None or not context.is_open():
             return
         if is_final(self._signals, error, self._settings):
-            self._steps().looks_back = True
+            self._steps().looks_for_earlier = True
 
     async def _aend(self, held: HeldClaim, error: BaseException | None) -> None:
         """Record how the block ended, to the end even if the caller is cancelled."""

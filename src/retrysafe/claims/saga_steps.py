@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrysafe.claims.step import Step
 from retrysafe.claims.step_programs import aperform, perform
-from retrysafe.claims.step_results import Shelf
+from retrysafe.claims.step_results import StepResults
 from retrysafe.errors import ConfigurationError, OutcomeUnknown
 from retrysafe.protocol import keys
 from retrysafe.protocol.records import Key, key_space
@@ -40,8 +40,8 @@ class SagaStep(Step):
     compensation, or there is nothing to undo.
     """
 
-    def __init__(self, shelf: Shelf, at: At, tx: Any, *, undo: bool) -> None:
-        super().__init__(shelf, at, tx)
+    def __init__(self, results: StepResults, at: At, tx: Any, *, undo: bool) -> None:
+        super().__init__(results, at, tx)
         self._undo = undo
         self._purpose = "undo" if undo else "do"
         self.undone = undo
@@ -49,7 +49,7 @@ class SagaStep(Step):
 
     def _entering(self) -> Program[None]:
         row = self._row(StepState.UNDONE if self._undo else StepState.STARTED)
-        met = yield from insert(self._shelf.store, self._shelf.work, row, joined=True)
+        met = yield from insert(self._results.store, self._results.work, row, joined=True)
         if met is None:
             self._replayed = self._undo
             return
@@ -59,18 +59,18 @@ class SagaStep(Step):
                 raise OutcomeUnknown(f"Step {label(self.at)} was committed in the middle of its work")
             case Act.RUN:
                 row = met._replace(state=StepState.UNDONE)
-                yield from change(self._shelf.store, self._shelf.work, row, StepState.DONE, joined=True)
-                self._result = self._shelf.read(met)
+                yield from change(self._results.store, self._results.work, row, StepState.DONE, joined=True)
+                self._result = self._results.read(met)
             case _:
-                self._result, self._replayed = self._shelf.read(met), True
+                self._result, self._replayed = self._results.read(met), True
 
     def _leaving(self, error: BaseException | None) -> Program[None]:
         if self._replayed or self._undo:
             return
         error = error or self._failure
-        store, work = self._shelf.store, self._shelf.work
+        store, work = self._results.store, self._results.work
         if error is None:
-            row = self._row(StepState.DONE)._replace(result=self._shelf.encode(self.at, self._result))
+            row = self._row(StepState.DONE)._replace(result=self._results.encode(self.at, self._result))
             yield from change(store, work, row, StepState.STARTED, joined=True)
             return
         with suppress(Exception):  # the transaction may be broken by the error, and is to be rolled back
@@ -89,7 +89,7 @@ def saga_step(settings: BoundarySettings, saga: Key, name: str, tx: Any, *, undo
     tenant = settings.scope_of(scope)
     key = keys.lookup(settings.secret, settings.name, tenant, _OPERATION, keys.parse(saga))
     work = Work(key, 0, settings.clocks.memory, None)
-    return SagaStep(Shelf(settings, work, tenant, _OPERATION), at_of(name), tx, undo=undo)
+    return SagaStep(StepResults(settings, work, tenant, _OPERATION), at_of(name), tx, undo=undo)
 
 
 def signal(
@@ -119,10 +119,10 @@ def _signalling(
     record = yield from ask(settings.backend.store.read(found), again=True)
     if record is None:
         return False
-    shelf = Shelf(settings, Work(found, record.created, settings.clocks.memory, None), tenant, operation)
+    results = StepResults(settings, Work(found, record.created, settings.clocks.memory, None), tenant, operation)
     at = At(f"{SIGNAL}{at_of(name).name}")
-    row = StepRow(at, StepState.DONE, -1, result=shelf.encode(at, value))
-    if (yield from ask(shelf.store.signal(shelf.work, row), again=True)):
+    row = StepRow(at, StepState.DONE, -1, result=results.encode(at, value))
+    if (yield from ask(results.store.signal(results.work, row), again=True)):
         return True
-    kept, _ = yield from ask(shelf.store.find(shelf.work, at))
+    kept, _ = yield from ask(results.store.find(results.work, at))
     return kept is not None and kept.result == row.result  # the reply was lost

@@ -21,7 +21,7 @@ from retrysafe.protocol.steps import MEETS, SLEEP, Act, Aim, At, StepRow, StepSt
 
 if TYPE_CHECKING:
     from retrysafe.claims.step_course import Course
-    from retrysafe.claims.step_results import Shelf
+    from retrysafe.claims.step_results import StepResults
 
 
 class StepOptions(TypedDict, total=False):
@@ -47,9 +47,9 @@ class Step:
     _failure: BaseException | None = None
     is_named_lease = False
 
-    def __init__(self, shelf: Shelf, at: At, tx: Any = None) -> None:
-        self._shelf, self.at, self._tx = shelf, at, tx
-        self._backend = shelf.settings.backend
+    def __init__(self, results: StepResults, at: At, tx: Any = None) -> None:
+        self._results, self.at, self._tx = results, at, tx
+        self._backend = results.settings.backend
         self._joining = None if tx is None else join(self._backend, tx)
         self._transaction = tx if self._joining is None or self._joining.tx is None else self._joining.tx
         self._held_key = None
@@ -64,12 +64,12 @@ class Step:
     @property
     def boundary(self) -> str:
         """The name of the boundary."""
-        return self._shelf.settings.name
+        return self._results.settings.name
 
     @property
     def operation(self) -> str:
         """The operation that the step belongs to."""
-        return self._shelf.operation
+        return self._results.operation
 
     @property
     def tx(self) -> Any:
@@ -79,7 +79,7 @@ class Step:
     @property
     def token(self) -> int:
         """The fencing token of the attempt."""
-        return self._shelf.work.token
+        return self._results.work.token
 
     @property
     def replayed(self) -> bool:
@@ -104,8 +104,8 @@ class Step:
         """The idempotency key for the downstream call ``name``: the same on every attempt, and of this step alone."""
         if not isinstance(name, str):
             raise ConfigurationError("key_for() takes the name of the call that the key is for, such as 'charge'.")
-        address = "\0".join(("step", str(self._shelf.work.generation), *self.at, self._purpose, name))
-        return keys.derive(self._shelf.settings.secret, self._shelf.work.key, address)
+        address = "\0".join(("step", str(self._results.work.generation), *self.at, self._purpose, name))
+        return keys.derive(self._results.settings.secret, self._results.work.key, address)
 
     _purpose = "do"
 
@@ -156,7 +156,7 @@ class Step:
     def _stay_home(self) -> Program[None]:
         """Refuse a transaction under the schema of a tenant, whose step would be taken for another's."""
         store: Any = self._backend.store
-        if self._joining is not None and not self._shelf.scope and hasattr(store, "stay_home"):
+        if self._joining is not None and not self._results.scope and hasattr(store, "stay_home"):
             yield from ask(store.stay_home())
 
     def _enter_unasked(self) -> bool:
@@ -183,9 +183,9 @@ class StepOfClaim(Step):
     def __init__(
         self, course: Course, at: At, options: StepOptions, given: Fingerprint | None, annotation: Any = None
     ) -> None:
-        super().__init__(course.shelf, at, options.get("tx"))
+        super().__init__(course.results, at, options.get("tx"))
         self.course, self._given, self.annotation = course, given, annotation
-        settings, key = course.settings, self._shelf.work.key
+        settings, key = course.settings, self._results.work.key
         self._print = UNCHECKED if given is None else settings.fingerprint_secrets.hashed_for(given, key)
         self._effects = options.get("effects") or settings.effects
         self._probe, self.undo, self._new = options.get("probe"), options.get("undo"), options.get("new", False)
@@ -244,8 +244,8 @@ class StepOfClaim(Step):
     def _leave_unstarted(self) -> bool:
         if self._started or self._replayed or self._failure is not None:
             return False
-        row = self._row(StepState.DONE, self._shelf.encode(self.at, self._result, self.annotation))
-        store, work, joined = self._shelf.store, self._shelf.work, self._tx is not None
+        row = self._row(StepState.DONE, self._results.encode(self.at, self._result, self.annotation))
+        store, work, joined = self._results.store, self._results.work, self._tx is not None
         try:
             written = put(store.insert(work, row, joined=joined), self._client, again=not joined)
             met = None if written else drive(meet(store, work, row, joined=joined), self._client)
@@ -296,7 +296,7 @@ class StepOfClaim(Step):
                 "name of its own, without was=, and write new=True."
             )
         self._check_input(row.fingerprint)
-        self._result, self._replayed = self._shelf.read(row, self.annotation), True
+        self._result, self._replayed = self._results.read(row, self.annotation), True
         self.course.tell("step_replayed", self.at)
 
     def _start(self) -> Program[None]:
@@ -304,7 +304,7 @@ class StepOfClaim(Step):
         try:
             row = self._row(StepState.STARTED)
             self._started = True
-            met = yield from insert(self._shelf.store, self._shelf.work, row, joined=self._tx is not None)
+            met = yield from insert(self._results.store, self._results.work, row, joined=self._tx is not None)
         except Exception:
             self.course.forget(self.at)
             raise
@@ -315,12 +315,12 @@ class StepOfClaim(Step):
     def _take_over(self) -> Program[None]:
         """Make the row of an earlier attempt that has started the step one of this attempt."""
         self._started = True
-        store, work, row = self._shelf.store, self._shelf.work, self._row(StepState.STARTED)
+        store, work, row = self._results.store, self._results.work, self._row(StepState.STARTED)
         self.course.rows[self.at] = yield from change(store, work, row, StepState.STARTED, joined=self._tx is not None)
 
     def _drop(self) -> Program[None]:
         """Remove the row of a step that has not happened."""
-        yield from ask(self._shelf.store.drop(self._shelf.work, self.at))
+        yield from ask(self._results.store.drop(self._results.work, self.at))
         self.course.rows.pop(self.at, None)
 
     def _ask_probe(self) -> Program[None]:
@@ -362,8 +362,8 @@ class StepOfClaim(Step):
         if error is not None:
             yield from self._fail(error)
             return
-        row = self._row(StepState.DONE, self._shelf.encode(self.at, self._result, self.annotation))
-        store, work = self._shelf.store, self._shelf.work
+        row = self._row(StepState.DONE, self._results.encode(self.at, self._result, self.annotation))
+        store, work = self._results.store, self._results.work
         try:
             if self._started:
                 yield from change(store, work, row, StepState.STARTED, joined=self._tx is not None)
@@ -391,7 +391,7 @@ class StepOfClaim(Step):
     def _fail(self, error: BaseException) -> Program[None]:
         course = self.course
         course.asked.discard(self.at)
-        if not (self._not_executed or self._tx is not None or is_permanent(error, self._shelf.settings)):
+        if not (self._not_executed or self._tx is not None or is_permanent(error, self._results.settings)):
             course.broken.add(self.at)
         elif self._started:
             with suppress(Exception):  # the transaction may be broken by the error
@@ -400,7 +400,7 @@ class StepOfClaim(Step):
     def _check_input(self, stored: bytes) -> None:
         if self._given is None or not stored or self._print == stored:
             return
-        secrets, key = self._shelf.settings.fingerprint_secrets, self._shelf.work.key
+        secrets, key = self._results.settings.fingerprint_secrets, self._results.work.key
         if secrets.agree(stored, self._given, key):
             return
         counted = secrets.count_as(stored, self._given, key) or self._print
@@ -411,7 +411,8 @@ class StepOfClaim(Step):
         )
 
     def _row(self, state: StepState, result: StoredResult | None = None) -> StepRow:
-        return StepRow(self.at, state, self._place, self.undo is not None, self._print, result, self._shelf.work.token)
+        undoable, token = self.undo is not None, self._results.work.token
+        return StepRow(self.at, state, self._place, undoable, self._print, result, token)
 
 
 class Compensation(StepOfClaim):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from retrysafe.claims.context import enclosing, innermost
-from retrysafe.claims.step_results import Shelf
+from retrysafe.claims.step_results import StepResults
 from retrysafe.errors import ConfigurationError, OutcomeUnknown
 from retrysafe.protocol.steps import DECISION, SLEEP, Aim, At, StepRow, Work, label, read
 
@@ -29,7 +29,9 @@ class Course:
         self.claim, self._held = claim, held
         self.settings = claim._settings
         self._request = request
-        self._shelf: Shelf | None = None
+        self._results: StepResults | None = None
+        self.may_have_steps = False
+        """True once this attempt has asked for a step, or looked for those of earlier attempts."""
         self.took_over = held.record.attempts > 1
         """True if an earlier attempt at the same work may have left rows."""
         self.rows: dict[At, StepRow] = {}
@@ -46,9 +48,9 @@ class Course:
         self._doubt: OutcomeUnknown | None = None
 
     @property
-    def shelf(self) -> Shelf:
+    def results(self) -> StepResults:
         """The results of the work's steps; refused in a transactional claim."""
-        if self._shelf is None:
+        if self._results is None:
             ownership, record = self._held.ownership, self._held.record
             if ownership.transactional:
                 raise self.claim._sign(
@@ -58,8 +60,9 @@ class Course:
                     )
                 )
             work = Work(ownership.key, record.created, ownership.clocks.memory, ownership)
-            self._shelf = Shelf(self.settings, work, self._request.scope, self._request.operation)
-        return self._shelf
+            self._results = StepResults(self.settings, work, self._request.scope, self._request.operation)
+            self.may_have_steps = True
+        return self._results
 
     @property
     def aim(self) -> Aim:
@@ -109,7 +112,7 @@ class Course:
         """Read the rows of earlier attempts, once; and again for a step whose transaction may have been committed."""
         if self._loaded and at not in self.unsure:
             return
-        self.rows = {row.at: row for row in (yield from read(self.shelf.store, self.shelf.work))}
+        self.rows = {row.at: row for row in (yield from read(self.results.store, self.results.work))}
         self.unsure.discard(at)
         self.asked.discard(at)
         self._loaded = True

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from retrysafe.claims.settings import BoundarySettings
 
 
-class Shelf:
+class StepResults:
     """Encodes results of a work's steps, and reads them back; each is sealed with the address of its row."""
 
     def __init__(self, settings: BoundarySettings, work: Work, scope: str, operation: str) -> None:

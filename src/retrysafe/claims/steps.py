@@ -74,8 +74,8 @@ _ENDS_THE_ATTEMPT_ONLY = (Postponed, LeaseLost)
 class ClaimSteps(Course):
     """The steps of one attempt, with what a claim can do about them."""
 
-    looks_back = False
-    """True if it failed for good after earlier attempts, whose steps are to be looked for if it asked for none."""
+    looks_for_earlier = False
+    """True if the work failed for good, and `end` is to look for steps of earlier attempts."""
 
     # ------------------------------------------------------------ asking for steps
 
@@ -103,9 +103,9 @@ class ClaimSteps(Course):
         """Compensate if the work goes back; return the error to settle the record with. `finish` comes after that."""
         if self._has_to_end():
             try:
-                if self._shelf is None:  # without a table of steps none is made
+                if not self.may_have_steps:  # it asked for none: look for earlier ones, if their table exists
                     drive(self._load_earlier(), self.settings.backend.client())
-                if self._shelf is not None:
+                if self.may_have_steps:
                     error = self.run(self._ending(error))
             except BaseException as failure:  # noqa: BLE001 - with it the attempt ends
                 error = failure
@@ -120,9 +120,9 @@ class ClaimSteps(Course):
 
     async def _aend(self, error: BaseException | None) -> BaseException | None:
         try:
-            if self._shelf is None:
+            if not self.may_have_steps:
                 await arun(self._load_earlier(), self.settings.backend.aclient())
-            if self._shelf is not None:
+            if self.may_have_steps:
                 error = await self.arun(self._ending(error))
         except BaseException as failure:  # noqa: BLE001 - with it the attempt ends
             error = failure
@@ -137,17 +137,17 @@ class ClaimSteps(Course):
 
     def _has_to_end(self) -> bool:
         context = self.claim._context
-        return (self._shelf is not None or self.looks_back) and context is not None and context.is_open()
+        return (self.may_have_steps or self.looks_for_earlier) and context is not None and context.is_open()
 
     def finish(self, given: BaseException | None, error: BaseException | None) -> None:
         """Let the rows end with their record, and raise what the work's own code did not."""
-        if self._shelf is not None:
+        if self.may_have_steps:
             perform(self.settings.backend, self._concluding())
         self._raise(given, error)
 
     async def afinish(self, given: BaseException | None, error: BaseException | None) -> None:
         """`finish` for async code."""
-        if self._shelf is not None:
+        if self.may_have_steps:
             await aperform(self.settings.backend, self._concluding())
         self._raise(given, error)
 
@@ -159,7 +159,7 @@ class ClaimSteps(Course):
 
     def _concluding(self) -> Program[Any]:
         if self.rows or self.asked:
-            for request in self.shelf.store.conclude(self.shelf.work):
+            for request in self.results.store.conclude(self.results.work):
                 yield from ask(request)
 
     def _ending(self, error: BaseException | None) -> Program[Any]:
@@ -198,9 +198,9 @@ class ClaimSteps(Course):
             signals, largest = self.claim._signals, self.settings.largest_result
             reason = signals.failure or error
             found = encode_error(reason, largest) if reason else encode_failure("Failure", signals.answered[1], None)
-            stored = self.shelf.seal(DECISION, found)
-            row = StepRow(DECISION, StepState.DONE, _NO_PLACE, result=stored, token=self.shelf.work.token)
-            yield from insert(self.shelf.store, self.shelf.work, row)
+            stored = self.results.seal(DECISION, found)
+            row = StepRow(DECISION, StepState.DONE, _NO_PLACE, result=stored, token=self.results.work.token)
+            yield from insert(self.results.store, self.results.work, row)
         left = [row for row in self.rows.values() if row.undoable and row.state is not StepState.UNDONE]
         latest_first = sorted(left, key=attrgetter("place"), reverse=True)
         forgotten = [row.at for row in latest_first if row.at not in self.undos]
@@ -215,7 +215,7 @@ class ClaimSteps(Course):
             return unknown
         if decided is None or self._is_aborted(error):
             return error
-        kind, message, data = decode_failure(self.shelf.open(decided))
+        kind, message, data = decode_failure(self.results.open(decided))
         self.claim.fail(type(kind, (Exception,), {"data": data})(message))
         return self.claim._sign(StoredFailure(kind, message, data))
 
@@ -233,7 +233,7 @@ class ClaimSteps(Course):
         if at in self.unsure:
             yield from self.load(at)
             row = self.rows.get(at)
-        store, work = self.shelf.store, self.shelf.work
+        results, store, work = self.results, self.results.store, self.results.work
         if row is None and at not in self.broken:
             row = yield from insert(store, work, StepRow(at, StepState.UNDONE, step._place, undoable=True))
             if row is None:
@@ -246,7 +246,7 @@ class ClaimSteps(Course):
                 self.claim.ensure_held()
                 assert step.undo is not None
                 try:
-                    yield from call(Compensation(self, at, {}, None), step.undo, self.shelf.read(row, step.annotation))
+                    yield from call(Compensation(self, at, {}, None), step.undo, results.read(row, step.annotation))
                 except LeaseLost:
                     raise
                 except Exception as error:
@@ -278,11 +278,11 @@ class ClaimSteps(Course):
             if self.aim is Aim.REDO:
                 raise Retreat
             due = self._store_time() + length
-            stored = self.shelf.encode(at, due)
+            stored = self.results.encode(at, due)
             row = StepRow(at, StepState.DONE, self.places[name], fingerprint=SLEEP, result=stored)
-            met = yield from insert(self.shelf.store, self.shelf.work, row)
+            met = yield from insert(self.results.store, self.results.work, row)
             self.rows[at] = row = met or row
-        left = self.shelf.read(row) - self._store_time()
+        left = self.results.read(row) - self._store_time()
         if left > 0 and self.aim is Aim.DO:
             raise Postponed(f"The work sleeps: {name}.", retry_after=left / 1e6)
 
@@ -293,10 +293,10 @@ class ClaimSteps(Course):
         yield from self.load()
         row = self.rows.get(at)
         if row is None:
-            row, _ = yield from ask(self.shelf.store.find(self.shelf.work, at), again=True)
+            row, _ = yield from ask(self.results.store.find(self.results.work, at), again=True)
         if row is not None:
             self.rows[at] = row
-            return self.shelf.read(row)
+            return self.results.read(row)
         if self.aim is Aim.REDO:
             raise Retreat
         raise Postponed(f"The work waits for the signal {name}.", retry_after=pause)
