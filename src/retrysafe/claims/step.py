@@ -250,7 +250,7 @@ class StepOfClaim(Step):
             written = put(store.insert(work, row, joined=joined), self._client, again=not joined)
             met = None if written else drive(meet(store, work, row, joined=joined), self._client)
         except Exception:
-            self.course.forget(self.at)
+            self.course.mark_unsure(self.at)
             raise
         self._note(row, met)
         return True
@@ -306,7 +306,7 @@ class StepOfClaim(Step):
             self._started = True
             met = yield from insert(self._results.store, self._results.work, row, joined=self._tx is not None)
         except Exception:
-            self.course.forget(self.at)
+            self.course.mark_unsure(self.at)
             raise
         if met is not None:
             raise LeaseLost(f"Step {label(self.at)}: another attempt has written it.")
@@ -371,7 +371,7 @@ class StepOfClaim(Step):
             else:
                 met = yield from insert(store, work, row, joined=self._tx is not None)
         except Exception:
-            course.forget(self.at)
+            course.mark_unsure(self.at)
             raise
         self._note(row, met)
 

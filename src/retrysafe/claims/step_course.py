@@ -37,7 +37,7 @@ class Course:
         self.rows: dict[At, StepRow] = {}
         self.asked: set[At] = set()
         self.unsure: set[At] = set()
-        """Steps that are recorded in a transaction of the caller's, which may not have been committed."""
+        """Steps whose row may be in the store or not: of the caller's transaction, or of a request that failed."""
         self.broken: set[At] = set()
         """Steps of this attempt that may have happened although they have raised."""
         self.places: dict[str, int] = {}
@@ -91,8 +91,8 @@ class Course:
         self.asked.add(at)
         return self.rows.get(at)
 
-    def forget(self, at: At) -> None:
-        """Let a step be asked for again, with what the store has of it by then."""
+    def mark_unsure(self, at: At) -> None:
+        """Let a step be asked for again, and then be read again."""
         self.asked.discard(at)
         self.unsure.add(at)
 
@@ -109,7 +109,7 @@ class Course:
             )
 
     def load(self, at: At = DECISION) -> Program[None]:
-        """Read the rows of earlier attempts, once; and again for a step whose transaction may have been committed."""
+        """Read the rows of earlier attempts, once; and again for a step that is unsure."""
         if self._loaded and at not in self.unsure:
             return
         self.rows = {row.at: row for row in (yield from read(self.results.store, self.results.work))}
