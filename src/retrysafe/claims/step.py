@@ -127,7 +127,7 @@ class Step:
         self._client = client_of(self._backend, self._joining)
         if self._joining is not None:
             drive(self._stay_home(), self._client)
-        if not self._enter_unasked():
+        if not self._enter_without_store():
             drive(self._entering(), self._client)
         self._context = ClaimContext(self, self._transaction)
         return self
@@ -135,7 +135,7 @@ class Step:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._context is not None and self._context.leave() and not (error is None and self._leave_unstarted()):
+        if self._context is not None and self._context.leave() and not (error is None and self._leave_by_insert()):
             drive(self._leaving(error), self._client)
 
     async def __aenter__(self) -> Step:
@@ -159,12 +159,12 @@ class Step:
         if self._joining is not None and not self._results.scope and hasattr(store, "stay_home"):
             yield from ask(store.stay_home())
 
-    def _enter_unasked(self) -> bool:
-        """Enter without asking the store if no earlier attempt can have come here; tell whether that is so."""
+    def _enter_without_store(self) -> bool:
+        """Enter if the store need not be asked; tell whether that is so."""
         return False
 
-    def _leave_unstarted(self) -> bool:
-        """`_leaving` of such a step, for sync code, if it is done."""
+    def _leave_by_insert(self) -> bool:
+        """Leave if one insert does it; tell whether that is so."""
         return False
 
     def _entering(self) -> Program[None]:
@@ -230,7 +230,8 @@ class StepOfClaim(Step):
                 self._result = await function(*args)
         return self._result
 
-    def _enter_unasked(self) -> bool:
+    def _enter_without_store(self) -> bool:
+        # The usual way of sync code, without generators: a first attempt reads nothing, and its row is one insert.
         course = self.course
         if course.took_over or self.undo is not None or self._effects == "external" or self.at in course.unsure:
             return False
@@ -241,7 +242,7 @@ class StepOfClaim(Step):
         self._place = course.places[self.at.name]
         return True
 
-    def _leave_unstarted(self) -> bool:
+    def _leave_by_insert(self) -> bool:
         if self._started or self._replayed or self._failure is not None:
             return False
         row = self._row(StepState.DONE, self._results.encode(self.at, self._result, self.annotation))
