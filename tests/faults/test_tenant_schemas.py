@@ -460,7 +460,7 @@ def logins(migrated: str, tenants: tuple[str, str]) -> Iterator[list[str]]:
             admin.execute(f"DROP ROLE {name}".encode())
 
 
-def test_the_login_of_a_tenant_does_not_decide_which_schema_is_home(migrated: str, logins: list[str]) -> None:
+def test_the_login_of_a_tenant_does_not_decide_which_schema_is_ours(migrated: str, logins: list[str]) -> None:
     boundary = Boundary(f"t{uuid4().hex}", store=migrated, effects="transactional")
     for login in logins:
         with psycopg.connect(login) as tx, pytest.raises(ConfigurationError, match="names no tenant"):
@@ -495,7 +495,7 @@ def left(pgbouncer: PgBouncer, tenants: tuple[str, str]) -> Iterator[str]:
 
 
 @each_row("effects", ("keyed", "transactional"))
-def test_the_schema_of_a_session_that_a_pooler_lends_is_not_home(effects: Any, left: str) -> None:
+def test_the_schema_of_a_session_that_a_pooler_lends_is_not_ours(effects: Any, left: str) -> None:
     boundary: Boundary[Any] = Boundary(f"t{uuid4().hex}", store=left, effects=effects)
     with pytest.raises(ConfigurationError, match="names no tenant"):
         claimed_in(boundary)

@@ -211,14 +211,14 @@ class Backend:
         if place is not None:
             self.database.check(execute, place)
         if self._checked != runtime.pid:
-            self.database.find_home(execute, joined=place is not None)
+            self.database.find_own_schema(execute, joined=place is not None)
             self._judge(run(self.examination(), execute))
 
     async def acheck(self, execute: AsyncExecutor, place: Place | None = None) -> None:
         if place is not None:
             await self.database.acheck(execute, place)
         if self._checked != runtime.pid:
-            await self.database.afind_home(execute, joined=place is not None)
+            await self.database.afind_own_schema(execute, joined=place is not None)
             self._judge(await arun(self.examination(), execute))
 
     def migrate(self, partitions: int | None = None) -> list[Migration]:

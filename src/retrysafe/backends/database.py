@@ -25,8 +25,8 @@ WITH_SCHEMA = frozenset({"sqlite", "postgresql", "mysql", "mssql"})
 """Kinds of stores that have tables of a version, which `migrate` brings up to date."""
 
 
-NO_HOME = "(unknown)"
-"""The schema of no connection: a claim without a tenant is refused in each."""
+_UNKNOWN_SCHEMA = "(unknown)"
+"""No schema has this name: a claim without a tenant is refused in each."""
 
 
 class Served(Protocol):
@@ -108,38 +108,38 @@ class StoreDatabase:
         """Ask the database for an identity that no other has; None: it has none to compare, as a store in memory."""
         return (yield from ask(self._backend.store.whereabouts()))
 
-    # ------------------------------------------------------------ the home of the tables
+    # ------------------------------------------------------------ the schema of our own connections
 
-    def find_home(self, execute: Executor, *, joined: bool) -> None:
-        """Note the schema of a connection of ours as it was connected; see `SqlStore.home`.
+    def find_own_schema(self, execute: Executor, *, joined: bool) -> None:
+        """Note the schema of a connection of ours as it was connected; see `SqlStore.own_schema`.
 
         ``joined``: of the caller's transaction, whose login may have the schema of a tenant.
         """
-        if self._has_no_home():
+        if self._lacks_own_schema():
             schema, as_connected = ("", False) if joined and self._sync else run(self._schema(), execute)
-            self._backend.store.home = schema if as_connected or not self._sync else self._own_schema()
+            self._backend.store.own_schema = schema if as_connected or not self._sync else self._ask_own_schema()
 
-    async def afind_home(self, execute: AsyncExecutor, *, joined: bool) -> None:
-        if self._has_no_home():
+    async def afind_own_schema(self, execute: AsyncExecutor, *, joined: bool) -> None:
+        if self._lacks_own_schema():
             schema, as_connected = ("", False) if joined else await arun(self._schema(), execute)
-            self._backend.store.home = schema if as_connected else await self._aown_schema()
+            self._backend.store.own_schema = schema if as_connected else await self._aask_own_schema()
 
-    def _own_schema(self) -> str:
+    def _ask_own_schema(self) -> str:
         client = self._backend.client()
         return self._judge_schema(*run(self._schema(), getattr(client, "as_connected", client)))
 
-    async def _aown_schema(self) -> str:
+    async def _aask_own_schema(self) -> str:
         if not self._async:
-            return await lazy.asyncio.to_thread(self._own_schema)
+            return await lazy.asyncio.to_thread(self._ask_own_schema)
         client = self._backend.aclient()
         return self._judge_schema(*(await arun(self._schema(), getattr(client, "as_connected", client))))
 
     def _judge_schema(self, schema: str, as_connected: bool) -> str:
         """A schema that nothing of ours has set is that of another client, whose session a pooler has lent us."""
-        return schema if as_connected or not self._backend.access.own_connections else NO_HOME
+        return schema if as_connected or not self._backend.access.own_connections else _UNKNOWN_SCHEMA
 
-    def _has_no_home(self) -> bool:
-        return getattr(self._backend.store, "home", "") is None
+    def _lacks_own_schema(self) -> bool:
+        return getattr(self._backend.store, "own_schema", "") is None
 
     def _schema(self) -> Program[tuple[str, bool]]:
         """The schema of a connection, and whether it is the one that it was connected with."""

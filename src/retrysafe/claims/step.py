@@ -126,7 +126,7 @@ class Step:
     def __enter__(self) -> Step:
         self._client = client_of(self._backend, self._joining)
         if self._joining is not None:
-            drive(self._stay_home(), self._client)
+            drive(self._refuse_other_schema(), self._client)
         if not self._enter_without_store():
             drive(self._entering(), self._client)
         self._context = ClaimContext(self, self._transaction)
@@ -150,14 +150,14 @@ class Step:
             await aperform(self._backend, self._leaving(error), self._joining)
 
     def _beginning(self) -> Program[None]:
-        yield from self._stay_home()
+        yield from self._refuse_other_schema()
         yield from self._entering()
 
-    def _stay_home(self) -> Program[None]:
+    def _refuse_other_schema(self) -> Program[None]:
         """Refuse a transaction under the schema of a tenant, whose step would be taken for another's."""
         store: Any = self._backend.store
-        if self._joining is not None and not self._results.scope and hasattr(store, "stay_home"):
-            yield from ask(store.stay_home())
+        if self._joining is not None and not self._results.scope and hasattr(store, "refuse_other_schema"):
+            yield from ask(store.refuse_other_schema())
 
     def _enter_without_store(self) -> bool:
         """Enter if the store need not be asked; tell whether that is so."""

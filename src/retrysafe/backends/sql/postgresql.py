@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, BinaryIO, ClassVar, TypeVar
 
 from retrysafe.backends.sql import reading
-from retrysafe.backends.sql.drivers.base import ELSEWHERE, sqlstate, under_tenant
+from retrysafe.backends.sql.drivers.base import SEARCH_PATH, other_schema_error, sqlstate
 from retrysafe.backends.sql.statements import limit_by, quota_params, want_params
 from retrysafe.backends.sql.store import SqlStore
 from retrysafe.backends.sql.table import COLUMNS, TABLE, allowed, columns
@@ -55,8 +55,8 @@ class Gates:
     def count_locks(self, answer: Rows) -> Rows:
         """The answer without its first column: the number of the transaction, if the claim may have taken a lock."""
         for number, *_ in answer.rows:
-            if number == _STRAYED:
-                raise under_tenant(ELSEWHERE)
+            if number == _OTHER_SCHEMA_NUMBER:
+                raise other_schema_error(SEARCH_PATH)
             if number is not None:
                 self._count(int(number))
         return Rows([row[1:] for row in answer.rows], answer.affected)
@@ -70,17 +70,17 @@ class Gates:
                 _keep(self._full, number, None, _MOST_FULL)
 
 
-def _at_home(answer: Rows) -> Rows:
-    """The answer to a claim, unless its connection was under the schema of a tenant."""
+def _refuse_other_schema(answer: Rows) -> Rows:
+    """The answer to a claim, unless it was made under another schema."""
     if any(row[0] is None for row in answer.rows):
-        raise under_tenant(ELSEWHERE)
+        raise other_schema_error(SEARCH_PATH)
     return answer
 
 
-def _change_at_home(answer: Rows) -> bool:
-    """Tell whether a record was changed; raise an error, which undoes it, if that was under the schema of a tenant."""
+def _change_in_own_schema(answer: Rows) -> bool:
+    """Tell whether a record was changed; raise an error, which undoes it, if that was under another schema."""
     if any(row[0] for row in answer.rows):
-        raise under_tenant(ELSEWHERE, ended=True)
+        raise other_schema_error(SEARCH_PATH, ended=True)
     return len(answer.rows) == 1
 
 
@@ -116,10 +116,10 @@ _GATE = f"CASE WHEN txid_current() = ANY (CAST(:full AS bigint[])) THEN true ELS
 """A transaction that has taken as many locks as it may goes on without: its claims wait at the unique key."""
 _SHUT = f" UNION ALL SELECT NULL, {', '.join(['NULL'] * (len(COLUMNS) + 1))} FROM gate WHERE NOT open"
 """A closed gate is a row without a record."""
-_STRAYED = -1
-_STRAY = "coalesce(nullif(CAST(:home AS text), '') <> current_schema(), false)"
-"""True if the transaction has another schema than our own connections, which a claim without a tenant is refused in."""
-_ASTRAY = f"{', '.join(['NULL'] * (len(COLUMNS) + 1))} WHERE {_STRAY}"
+_OTHER_SCHEMA_NUMBER = -1
+_IS_OTHER_SCHEMA = "coalesce(nullif(CAST(:own_schema AS text), '') <> current_schema(), false)"
+"""True in another schema than `SqlStore.own_schema`."""
+_OTHER_SCHEMA_ROW = f"{', '.join(['NULL'] * (len(COLUMNS) + 1))} WHERE {_IS_OTHER_SCHEMA}"
 _NUMBER = "txid_current_if_assigned()"
 _IMPATIENT = "set_config('lock_timeout', '100ms', true)"
 """For a statement about many keys: one that another transaction holds must not hold up the others."""
@@ -206,14 +206,15 @@ class PostgresqlStore(SqlStore):
     )
     MIGRATION_LOCK = Query("SELECT pg_advisory_xact_lock(7303014801234711)", {})
 
-    def stay_home(self) -> Ask[None]:
-        """Refuse the caller's transaction under another schema than that of connections of our own, a tenant's."""
+    def refuse_other_schema(self) -> Ask[None]:
+        """Refuse a transaction of the caller's under another schema than `own_schema`."""
 
         def judge(answer: Rows) -> None:
             if answer.rows[0][0]:
-                raise under_tenant(ELSEWHERE)
+                raise other_schema_error(SEARCH_PATH)
 
-        return Ask(Query(f"SELECT {_STRAY}", {"home": self.home or "", "lease": 0}, writes=False), judge)
+        params = {"own_schema": self.own_schema or "", "lease": 0}
+        return Ask(Query(f"SELECT {_IS_OTHER_SCHEMA}", params, writes=False), judge)
 
     def __init__(self) -> None:
         super().__init__()
@@ -228,10 +229,10 @@ class PostgresqlStore(SqlStore):
         self._gated_read_sql = _number(self.read_sql)
         self._gated_usage_sql = {limited: _number(sql) for limited, sql in self._usage_sql.items()}
         self._gates = Gates()
-        self.home = None
+        self.own_schema = None
         self._claims_sql = self._claims()
-        self._home_settle_sql = {
-            event: f"{sql} RETURNING {_STRAY}" for (event, in_tx), sql in self._settle_sql.items() if in_tx
+        self._settle_own_sql = {
+            event: f"{sql} RETURNING {_IS_OTHER_SCHEMA}" for (event, in_tx), sql in self._settle_sql.items() if in_tx
         }
         self._settles_sql = {event: self._settles(event) for event, in_tx in self._settle_sql if not in_tx}
 
@@ -279,11 +280,11 @@ class PostgresqlStore(SqlStore):
         ``room``: insert only if that is true, under the holder of a quota.
         """
         lock, source, go = (_GATE, "gate", "gate.open") if gated else ("true", "gate", "true")
-        number, shut = "", f" UNION ALL SELECT {_ASTRAY}"
+        number, shut = "", f" UNION ALL SELECT {_OTHER_SCHEMA_ROW}"
         if gated:
             number, shut = (
                 "(SELECT txid_current() FROM gate WHERE open), ",
-                f"{_SHUT} UNION ALL SELECT {_STRAYED}, {_ASTRAY}",
+                f"{_SHUT} UNION ALL SELECT {_OTHER_SCHEMA_NUMBER}, {_OTHER_SCHEMA_ROW}",
             )
         looked = ""
         if room:  # looked for only behind an open gate: a key with a record needs none
@@ -292,8 +293,8 @@ class PostgresqlStore(SqlStore):
         insert = self._insert(f"{self.clock}, {source}", f" WHERE {go}", counted=bool(room))
         return (
             f"WITH old AS MATERIALIZED (SELECT {columns('r.')} FROM {TABLE} AS r WHERE r.key_hash = {self.p('key')}), "
-            f"gate AS MATERIALIZED (SELECT {lock} AS open WHERE NOT EXISTS (SELECT 1 FROM old) AND NOT {_STRAY}), "
-            f"{looked}new AS ({insert}) "
+            f"gate AS MATERIALIZED (SELECT {lock} AS open WHERE NOT EXISTS (SELECT 1 FROM old) "
+            f"AND NOT {_IS_OTHER_SCHEMA}), {looked}new AS ({insert}) "
             f"SELECT {number}new.* FROM new UNION ALL SELECT {number}old.*, {self.NOW} FROM old{shut}"
         )
 
@@ -302,7 +303,7 @@ class PostgresqlStore(SqlStore):
         ask = super().claim(request)
         if request.transactional:
             return self._counting(ask)
-        return ask if request.scoped else Ask(ask.request, lambda answer: ask.parse(_at_home(answer)))
+        return ask if request.scoped else Ask(ask.request, lambda answer: ask.parse(_refuse_other_schema(answer)))
 
     def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
         """Take as every SQL store does, and count the locks that the transaction takes."""
@@ -316,8 +317,8 @@ class PostgresqlStore(SqlStore):
         """Settle as every SQL store does; records that no transaction has written can be settled together."""
         ask = super().settle(ownership, event, result)
         if ownership.transactional and not ownership.scoped:
-            query = Query(self._home_settle_sql[event], {**ask.request.params, "home": self.home or ""})
-            return Ask(query, _change_at_home)
+            query = Query(self._settle_own_sql[event], {**ask.request.params, "own_schema": self.own_schema or ""})
+            return Ask(query, _change_in_own_schema)
         return ask if ownership.transactional else Ask(ask.request._replace(merged=self._settles_sql[event]), ask.parse)
 
     def _counting(self, ask: Ask[R]) -> Ask[R]:
@@ -326,7 +327,7 @@ class PostgresqlStore(SqlStore):
     def _want(self, request: ClaimRequest) -> dict[str, Any]:
         params = want_params(request)
         if not request.scoped:
-            params["home"] = self.home or ""
+            params["own_schema"] = self.own_schema or ""
         return params
 
     def schema(self) -> Ask[tuple[str, bool]]:

@@ -12,11 +12,7 @@ from retrysafe.protocol.transitions import RULES, Transition
 
 
 def want_params(request: ClaimRequest) -> dict[str, Any]:
-    """Return the parameters of a claim.
-
-    ``home`` is None for one that the schema of a tenant may be around: else it is refused there, on PostgreSQL by the
-    statement, in SQLAlchemy and Django by the driver, which looks into the parameters of every query for it.
-    """
+    """The parameters of a claim; `SqlStore.own_schema` is one of them."""
     return {
         "key": request.key,
         "boundary": request.boundary,
@@ -28,7 +24,7 @@ def want_params(request: ClaimRequest) -> dict[str, Any]:
         "lease": request.clocks.lease,
         "window": request.clocks.window,
         "memory": request.clocks.memory,
-        "home": None if request.scoped else "",
+        "own_schema": None if request.scoped else "",
     }
 
 

@@ -113,7 +113,7 @@ class SqlStore(SqlStatements, SqlTransactions, StoreDefaults):
             "token": ownership.token,
             "window": ownership.clocks.window,
             "memory": ownership.clocks.memory,
-            "home": None if ownership.scoped or not ownership.transactional else "",
+            "own_schema": None if ownership.scoped or not ownership.transactional else "",
             **result_params(result),
         }
         return Ask(self.query(self._settle_sql[event, ownership.transactional], params), reading.has_changed_one)
@@ -166,7 +166,7 @@ class SqlStore(SqlStatements, SqlTransactions, StoreDefaults):
         first, stamp = ownerships[0], f" AND r.xact = {self.STAMP}" if self.STAMP else ""
         among, params = self.among("key", "key", [one.key for one in ownerships])
         params |= {"attempt": first.attempt, "window": first.clocks.window, "memory": first.clocks.memory}
-        params["home"] = None if first.scoped else ""
+        params["own_schema"] = None if first.scoped else ""
         sql = self._update(
             f"state = '{RULES[Transition.COMPLETE].target}', {self._result()}, {self._set_written()}",
             self.clock,
@@ -200,8 +200,13 @@ class SqlStore(SqlStatements, SqlTransactions, StoreDefaults):
     def tally(self) -> list[Ask[list[Tally]]]:
         return [Ask(self.query(self._tally_sql, {}, writes=False), reading.tallies)]
 
-    home: str | None = ""
-    """The schema of connections of our own, where there are such; None until it is known."""
+    own_schema: str | None = ""
+    """The schema of our own connections: a claim without a tenant is refused under another, a tenant's.
+
+    PostgreSQL begins with None, until `StoreDatabase.find_own_schema` has asked; "" is compared with none. Claims have
+    it as a parameter, None for those with a tenant. PostgreSQL compares it in its statements, Django's driver before
+    them; SQLAlchemy's, unless it is None, refuses a connection on which it has seen a schema chosen.
+    """
 
     def schema(self) -> Ask[tuple[str, bool]]:
         """The schema of a connection, and whether nothing has been set there since it was connected."""

@@ -22,7 +22,7 @@ BATCH = "retrysafe_batch"
 
 
 def mark_first(mark: str, claim: Query) -> Query:
-    """Mark the transaction, then claim in it; of the parameters only ``home`` is read here, by a driver."""
+    """Mark the transaction, then claim in it; of the parameters only ``own_schema`` is read here, by a driver."""
     return Query(f"SAVEPOINT {mark}", claim.params, otherwise=claim)
 
 

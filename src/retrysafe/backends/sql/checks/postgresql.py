@@ -51,7 +51,7 @@ _PID = Query("SELECT pg_backend_pid()", {}, writes=False)
 
 def _gather(backend: Backend) -> Program[dict[str, Any]]:
     row = yield from ask(rows_of(_FACTS))
-    names = ("database", "replicas", "standbys", "working_schema", "home", *_SETTINGS)
+    names = ("database", "replicas", "standbys", "working_schema", "tables_schema", *_SETTINGS)
     facts: dict[str, Any] = dict(zip(names, row[0], strict=True))
     facts["tables"] = yield from ask(rows_of(_TABLES))
     denied = yield from ask(rows_of(_DENIED))
@@ -115,10 +115,10 @@ def _serializable(facts: Facts) -> str | None:
 
 
 def _find_shared(facts: Facts) -> str | None:
-    first, home = facts.get("working_schema"), facts.get("home")
-    if not home or first == home:
+    first, own = facts.get("working_schema"), facts.get("tables_schema")
+    if not own or first == own:
         return None
-    return f"Its search_path begins with {first}, and retrysafe's tables are in {home}, for all who connect."
+    return f"Its search_path begins with {first}, and retrysafe's tables are in {own}, for all who connect."
 
 
 def _find_unbounded(facts: Facts) -> str | None:

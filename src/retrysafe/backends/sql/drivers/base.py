@@ -92,10 +92,10 @@ def _encoding_of(driver: Any) -> tuple[str, tuple[str, str]] | None:
     return None
 
 
-ELSEWHERE = "search_path is set to another schema than that of store=, or was in a session that a pooler lent to it"
+SEARCH_PATH = "search_path is set to another schema than that of store=, or was in a session that a pooler lent to it"
 
 
-def under_tenant(reason: str, *, ended: bool = False) -> ConfigurationError:
+def other_schema_error(reason: str, *, ended: bool = False) -> ConfigurationError:
     """The refusal of a claim without a tenant where each tenant has a schema, for the ``reason`` that says so.
 
     ``ended``: its work has run, in a transaction that the refusal undoes.

@@ -29,9 +29,9 @@ from retrysafe.backends.sql.drivers.base import (
     fail,
     in_turn,
     not_connected,
+    other_schema_error,
     refuse_encoding,
     this_process,
-    under_tenant,
 )
 from retrysafe.backends.sql.drivers.pool import LONGEST_LIFE, Pool, Size
 from retrysafe.backends.sql.drivers.sqlite_pool import Borrowed, SqlitePool, refuse_connection
@@ -351,8 +351,8 @@ class DjangoClient:
 
     def __call__(self, request: Query, /) -> Rows:
         threads: Any = connections[self._alias]
-        if home := request.params.get("home"):
-            _refuse_tenant(threads, home)
+        if own := request.params.get("own_schema"):
+            _refuse_other_schema(threads, own)
         _refuse_waiting_for_itself(threads, request)
         if _is_in_test(threads) or _is_in_memory(threads):
             return self._perform(threads, request)
@@ -478,7 +478,7 @@ def _is_in_memory(connection: Any) -> bool:
     return True
 
 
-def _refuse_tenant(connection: Any, home: str) -> None:
+def _refuse_other_schema(connection: Any, own: str) -> None:
     """Raise `ConfigurationError` where the request works in another schema than our own connections do.
 
     Asked past Django, whose log and counts of queries are the user's; what never connected has set nothing.
@@ -490,8 +490,8 @@ def _refuse_tenant(connection: Any, home: str) -> None:
         with suppress(connection.Database.Error), connection.connection.cursor() as cursor:
             cursor.execute("SELECT current_schema()")
             schema = cursor.fetchone()[0]
-    if schema and schema != home:
-        raise under_tenant(f"search_path is set to {schema} on Django's connection")
+    if schema and schema != own:
+        raise other_schema_error(f"search_path is set to {schema} on Django's connection")
 
 
 def _refuse_waiting_for_itself(connection: Any, request: Query) -> None:

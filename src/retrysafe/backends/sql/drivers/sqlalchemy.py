@@ -32,10 +32,10 @@ from retrysafe.backends.sql.drivers.base import (
     is_direct,
     is_of_connection,
     not_connected,
+    other_schema_error,
     question,
     refuse_encoding,
     this_process,
-    under_tenant,
 )
 from retrysafe.backends.sql.drivers.pool import CHECKOUT, LONGEST_LIFE, size_of
 from retrysafe.backends.sql.drivers.sqlite_pool import refuse_asked
@@ -185,10 +185,10 @@ class InTransaction:
                 return self._control(request)
             self._end_savepoint_before(request)
             connection = self._connection()
-            if request.params.get("home") is not None and (
+            if request.params.get("own_schema") is not None and (
                 _latest or connection.get_execution_options().get(_TRANSLATES)
             ):
-                self._refuse_tenant(connection, request)
+                self._refuse_other_schema(connection, request)
             if request.writes and _has_ended(connection):
                 return Rows([], 0)  # the handler ended the transaction: the write must not commit alone
             return in_turn(request, lambda query: perform(connection, query))
@@ -199,14 +199,14 @@ class InTransaction:
         except _failures() as error:
             fail(error, passes=is_of_connection(error) and _passes_by_another(self._connection(), error, self._used))
 
-    def _refuse_tenant(self, connection: Connection, request: Query) -> None:
+    def _refuse_other_schema(self, connection: Connection, request: Query) -> None:
         """Raise `ConfigurationError` under the schema of a tenant, or if the work has been there since the claim."""
         ended = "lease" not in request.params
         if connection.get_execution_options().get(_TRANSLATES):
-            raise under_tenant(f"{_TRANSLATES} of SQLAlchemy", ended=ended)
+            raise other_schema_error(f"{_TRANSLATES} of SQLAlchemy", ended=ended)
         chosen = connection.info.get(_CHOSEN)
         if ended and chosen is not None and chosen is not self._chosen:
-            raise under_tenant(chosen[0], ended=True)
+            raise other_schema_error(chosen[0], ended=True)
         self._chosen = chosen
 
     def _end_savepoint_before(self, request: Query) -> None:
@@ -387,7 +387,7 @@ _SETS = re.compile(r"(?i)\bset(_config)?\b")
 _NAMES_SCHEMA = re.compile(
     r"(?i)\s*+(?:/\*(?:[^*]|\*(?!/))*+\*/\s*+)*+(?:use|set\s++(?:(?:local|session)\s++)?schema)\s"
 )
-_under_tenants: WeakKeyDictionary[Engine, str] = WeakKeyDictionary()
+_other_schemas: WeakKeyDictionary[Engine, str] = WeakKeyDictionary()
 """Of an engine that we were given, how work on it has chosen the schema of a tenant, in words; empty if none has."""
 _latest: list[str] = []
 """The latest choice on any engine, in words; empty if there was none."""
@@ -418,13 +418,13 @@ def watch(engine: Engine) -> Engine:
     """
     root = _root(engine)
     setattr(engine, _WATCHED, True)
-    if root in _under_tenants:
+    if root in _other_schemas:
         return root
-    _under_tenants[root] = ""
+    _other_schemas[root] = ""
 
     def note(_: object, options: dict[str, Any]) -> None:
         if options.get(_TRANSLATES):
-            _under_tenants[root] = f"{_TRANSLATES} of SQLAlchemy"
+            _other_schemas[root] = f"{_TRANSLATES} of SQLAlchemy"
 
     def read(connection: Connection, _: object, statement: str, __: object, context: Any, ___: object) -> None:
         if context.execution_options.get(_TRANSLATES):
@@ -433,7 +433,7 @@ def watch(engine: Engine) -> Engine:
             reason = f"by {statement[:80]!r}"
         else:
             return
-        _under_tenants[root] = reason
+        _other_schemas[root] = reason
         _latest[:] = [reason]
         connection.info[_CHOSEN] = [reason]
 
@@ -444,9 +444,9 @@ def watch(engine: Engine) -> Engine:
     return root
 
 
-def refuse_tenant(request: Query, reason: str) -> None:
-    if request.params.get("home") is not None:
-        raise under_tenant(reason)
+def refuse_other_schema(request: Query, reason: str) -> None:
+    if request.params.get("own_schema") is not None:
+        raise other_schema_error(reason)
 
 
 def _file_of(engine: Engine) -> str | None:
@@ -551,8 +551,8 @@ class EngineClient:
         self._sessions = sessions and partial(sessions, **_bind_to(self._engine, sessions, engine))
 
     def __call__(self, request: Query, /) -> Rows:
-        if reason := _under_tenants[self._root]:
-            refuse_tenant(request, reason)
+        if reason := _other_schemas[self._root]:
+            refuse_other_schema(request, reason)
         with _translating(self._engine, alone=True), self._engine.connect() as connection:
             return _alone(connection, request, "AUTOCOMMIT")
 
@@ -586,8 +586,8 @@ class AsyncEngineClient:
         self._level = ""
 
     async def __call__(self, request: Query, /) -> Rows:
-        if reason := _under_tenants[self._root]:
-            refuse_tenant(request, reason)
+        if reason := _other_schemas[self._root]:
+            refuse_other_schema(request, reason)
         with _translating(self._beside, alone=True):
             self._level = self._level or await self._level_for_leased()
             async with self._engine.connect() as connection:
