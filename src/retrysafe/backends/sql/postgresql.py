@@ -125,14 +125,13 @@ _IMPATIENT = "set_config('lock_timeout', '100ms', true)"
 """For a statement about many keys: one that another transaction holds must not hold up the others."""
 
 
-_GUESSED = 10
-"""For so many values the server plans when it does not see an array. Were a shorter one cheaper, it would plan the
-statement anew for each, which takes longer than to perform it; nulls, which it skips, make none shorter. It still plans
-anew for a table with partitions, where the values tell which of them it need not lock."""
+_PADDING = 10
+"""NULLs, which match nothing, behind the values of an array. A plan for all calls assumes 10 values: for fewer one of
+their own looks cheaper, and the server would plan every call anew, which takes longer than to perform it. It still
+does so for a table with partitions, where the values tell which of them it need not lock."""
 _ONE_ROW = "{0} || '' = {0}"
-"""True, and rare by the estimate of the server: so it looks up row after row by the index, and has one plan for all
-lengths. By the length that it sees or guesses, it would read a table without statistics, as a new one is, from end to
-end for each statement."""
+"""Always true, but the server expects it to be rare. So it has one plan for all lengths of an array: to look up row
+after row by the index. By the length it would read a table without statistics, as a new one is, from end to end."""
 _BY_NUMBER = "{0} AS {1} WHERE {1}.id >= {2} AND {1}.id <= {2}{3} ORDER BY {1}.id LIMIT 1"
 """One row, by the index of ids. Of a table whose removed rows a snapshot keeps, statistics say that it is empty. To
 walk through any index with that column costs as much as to look up one id, unless an order is wanted that one has."""
@@ -361,9 +360,9 @@ class PostgresqlStore(SqlStore):
         return self._any(kind, f"{name}s"), {f"{name}s": list(values)}
 
     def _any(self, kind: str, name: str) -> str:
-        """The condition, behind an expression, that it is in an array; see `_GUESSED`."""
+        """The condition, behind an expression, that it is in an array; see `_PADDING`."""
         cast = self.CASTS[kind]
-        return f"= ANY (CAST(:{name} AS {cast}[]) || array_fill(CAST(NULL AS {cast}), '{{{_GUESSED}}}'))"
+        return f"= ANY (CAST(:{name} AS {cast}[]) || array_fill(CAST(NULL AS {cast}), '{{{_PADDING}}}'))"
 
     def beside(self, table: str, name: str, number: str, only: str = "") -> str:
         """See `_BY_NUMBER`."""
