@@ -170,7 +170,7 @@ class _NatsSession(ConsumerSession):
             return {}
         found = {}
         for place, partition in self._partitions.items():
-            info = await _ask_jetstream(connection, f"CONSUMER.INFO.{partition.next}", self._timeout)
+            info = await _ask_jetstream(connection, f"CONSUMER.INFO.{partition.address}", self._timeout)
             found[place] = info["num_pending"] + info["num_ack_pending"]
         return found
 
@@ -181,7 +181,7 @@ class _NatsSession(ConsumerSession):
             with suppress(*LOST):
                 async with asyncio.timeout(self._timeout):
                     for place in self._listening:  # not all, if one could not be subscribed to
-                        await self._leave(connection, self._partitions[place])
+                        await self._hand_over(connection, self._partitions[place])
         await self._hang_up()
 
     async def _subscribe(self, connection: NatsLink, streams: JetStreamContext, partition: PinnedPartition) -> None:
@@ -206,7 +206,7 @@ class _NatsSession(ConsumerSession):
         }
         making = f"CONSUMER.CREATE.{stream}.{partition.durable}"
         await _ask_jetstream(connection, making, self._timeout, stream_name=stream, config=config)
-        partition.next = f"{stream}.{partition.durable}"
+        partition.address = f"{stream}.{partition.durable}"
         await self._listen(connection, partition)
 
     async def _listen(self, connection: NatsLink, partition: PinnedPartition) -> None:
@@ -233,7 +233,7 @@ class _NatsSession(ConsumerSession):
         connection, self._connection = self._connection, None
         self._arrived.set()
         for partition in self._partitions.values():
-            partition.lose()
+            partition.give_up()
         await self._end_tasks()
         if connection is not None:
             await connection.close()
@@ -269,11 +269,11 @@ class _NatsSession(ConsumerSession):
         asked = partition.request(now, self._prefetch, self._bytes, spared)
         if asked is not None:
             answers, request = asked
-            await connection.client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{partition.next}", request, reply=answers)
+            await connection.client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{partition.address}", request, reply=answers)
 
     async def _take_over(self, connection: NatsLink, partition: PinnedPartition) -> None:
         held, turn = len(partition.held), partition.turn
-        info = await _ask_jetstream(connection, f"CONSUMER.INFO.{partition.next}", self._timeout)
+        info = await _ask_jetstream(connection, f"CONSUMER.INFO.{partition.address}", self._timeout)
         if self._connection is connection:
             for delivery in partition.own(info["num_ack_pending"], held, turn):
                 self._lanes.put(delivery)
@@ -284,14 +284,14 @@ class _NatsSession(ConsumerSession):
         now = asyncio.get_running_loop().time()
         for place in [place for place in self._leaving if not self._lanes.out(place)]:
             self._partitions[place].rest(now + self._lease)
-            await self._leave(connection, self._partitions[place])
+            await self._hand_over(connection, self._partitions[place])
             await self._listen(connection, self._partitions[place])
             self._leaving.discard(place)
         ours = [partition for partition in self._partitions.values() if partition.pin]
         if len(ours) < 2 or self._leaving or now < self._shares:
             return
         self._shares = now + self._lease / 6
-        info = await _ask_jetstream(connection, f"CONSUMER.INFO.{ours[-1].next}", self._timeout)
+        info = await _ask_jetstream(connection, f"CONSUMER.INFO.{ours[-1].address}", self._timeout)
         others = info["num_waiting"] - (not ours[-1].is_idle)
         if others > 0:
             share = math.ceil(len(self._partitions) / (others + 1))
@@ -304,12 +304,12 @@ class _NatsSession(ConsumerSession):
             return
         self._counts = now + _COUNT
         for partition in [one for one in self._partitions.values() if one.pin]:
-            info = await _ask_jetstream(connection, f"CONSUMER.INFO.{partition.next}", self._timeout)
+            info = await _ask_jetstream(connection, f"CONSUMER.INFO.{partition.address}", self._timeout)
             if removed := partition.count_removed(info["delivered"]["consumer_seq"], info["num_pending"]):
                 fields = {"stream": partition.place, "group": self._group, "messages": removed}
                 self._observers.emit("messages_trimmed", _NAME, "", b"", "", fields)
 
-    async def _leave(self, connection: NatsLink, partition: PinnedPartition) -> None:
+    async def _hand_over(self, connection: NatsLink, partition: PinnedPartition) -> None:
         """Let another consumer have a partition at once, instead of after the lease.
 
         What was asked for must not be open any more when messages are given back: the server would give them to it.
@@ -317,10 +317,10 @@ class _NatsSession(ConsumerSession):
         await self._listening[partition.place].drain()  # type: ignore[no-untyped-call]
         pin = partition.pin
         self._lanes.forget(partition.place)
-        for reply in partition.lose():
+        for reply in partition.give_up():
             await connection.client.publish(reply, b"-NAK")
         if pin:
-            await _ask_jetstream(connection, f"CONSUMER.UNPIN.{partition.next}", self._timeout, group=GROUP)
+            await _ask_jetstream(connection, f"CONSUMER.UNPIN.{partition.address}", self._timeout, group=GROUP)
 
 
 async def _ask_jetstream(connection: NatsLink, what: str, patience: float, **body: Any) -> dict[str, Any]:

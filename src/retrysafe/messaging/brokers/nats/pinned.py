@@ -57,7 +57,7 @@ class PinnedPartition:
 
     def __init__(self, place: str, durable: str, lease: float) -> None:
         self.place, self.durable = place, durable
-        self.inbox = self.next = ""
+        self.inbox = self.address = ""
         self.held: dict[int, _PinnedMessage] = {}
         self.turn = next(_turns)
         """Another one after each time that the partition was won or lost."""
@@ -66,12 +66,15 @@ class PinnedPartition:
         self._lease = lease
         self.pin = ""
         """The server's name for us, if it has pinned us."""
-        self._asked, self._until, self._requests = 0, 0.0, 0
+        self._requests, self._outstanding = 0, 0
+        """How many requests were made, and for how many messages the latest still waits."""
+        self._request_ends = self._rests_until = 0.0
         self._owned = False
+        """All that is unsettled is ours; until then `_newcomers` are held back."""
         self._newcomers: dict[int, Delivery] = {}
-        self._others = 0
-        self._one = self._again = False
-        self._bytes, self._rests = 0, 0.0
+        self._unsettled_of_others = 0
+        self._next_is_too_large = self._last_was_redelivered = False
+        self._bytes = 0
         self._counted: tuple[int, int] | None = None
 
     # ------------------------------------------------------------ asking
@@ -79,40 +82,37 @@ class PinnedPartition:
     def request(self, now: float, prefetch: int, most: int, spared: int = 0) -> tuple[str, bytes] | None:
         """Return the next request and the subject of its answers, lest more is held than so many messages and bytes.
 
-        ``spared``: those of the held that do not count.
-
-        None: nothing now.
-
-        Until all that is unsettled is ours, little is asked for: what others may have left, or one message. A pin ends
-        when nothing is asked for during a lease.
+        ``spared``: those of the held that do not count. None: nothing now, though a pin ends when nothing is asked for
+        during a lease.
         """
         every = self._lease / 3
-        if now < self._rests:
+        if now < self._rests_until or (self._outstanding and now < self._request_ends + every):
             return None
-        if self._asked and now < self._until + every:
+        batch = self._count_wanted(now, prefetch, most, spared)
+        if batch < 1:
             return None
-        if not self._owned:
-            if self._newcomers and now < self._until and not self._again:
-                return None
-            batch = max(1, self._others)
-        else:
-            batch = prefetch + spared - len(self.held)
-            if self._one and not self.held:
-                batch = 1
-            elif batch < 1 or self._bytes >= most or (batch < prefetch // 4 and now < self._until):
-                return None
         asked: dict[str, Any] = {"batch": batch, "expires": int(every * 1e9), "group": GROUP}
-        if self._owned and not (self._one and not self.held):
+        if self._owned and not (self._next_is_too_large and not self.held):
             asked["max_bytes"] = most - self._bytes
         if self.pin:
             asked["id"] = self.pin
         self._requests += 1
-        self._asked, self._until = batch, now + every
+        self._outstanding, self._request_ends = batch, now + every
         return f"{self.inbox}.{self._requests}", json.dumps(asked).encode()
+
+    def _count_wanted(self, now: float, prefetch: int, most: int, spared: int) -> int:
+        """How many messages to ask for; few until all that is unsettled is ours: what others left, or one."""
+        if not self._owned:
+            held_back = self._newcomers and now < self._request_ends and not self._last_was_redelivered
+            return 0 if held_back else max(1, self._unsettled_of_others)
+        if self._next_is_too_large and not self.held:
+            return 1
+        room = prefetch + spared - len(self.held)
+        return 0 if self._bytes >= most or (room < prefetch // 4 and now < self._request_ends) else room
 
     def reconnect(self, inbox: str) -> None:
         """Ask anew: answers to what was asked before are lost."""
-        self.inbox, self._asked, self.is_lost = inbox, 0, False
+        self.inbox, self._outstanding, self.is_lost = inbox, 0, False
 
     # ------------------------------------------------------------ answers
 
@@ -122,7 +122,7 @@ class PinnedPartition:
         if not message.reply:  # a message of the stream has where to settle it, and headers of its publisher
             return None, self._end_request(message.subject, headers.get("Status", ""), headers.get("Description", ""))
         given_up = self._record_pin(headers.get(_PIN, ""))
-        self._asked = max(0, self._asked - 1)
+        self._outstanding = max(0, self._outstanding - 1)
         told = message.metadata
         sequence = told.sequence.stream
         if sequence in self.held:  # the server has not heard of it in time
@@ -131,8 +131,9 @@ class PinnedPartition:
         envelope = envelope_from(headers, message.data, self.place)
         self.held[sequence] = _PinnedMessage(self.turn, message.reply, envelope.size, now)
         self._bytes += envelope.size
-        self._one = False
-        redelivered = self._again = (told.num_delivered or 1) > 1  # those come first: there may be more of them
+        self._next_is_too_large = False
+        redelivered = (told.num_delivered or 1) > 1
+        self._last_was_redelivered = redelivered  # those come first: there may be more of them
         delivery = Delivery(envelope, ReplyTag(self.place, self.turn, sequence), self.place, redelivered)
         if self._owned:
             return delivery, given_up
@@ -147,14 +148,14 @@ class PinnedPartition:
         """
         if subject != f"{self.inbox}.{self._requests}":
             return []
-        self._asked = 0
+        self._outstanding = 0
         if status == _WRONG_PIN:
-            self.pin, self._until = "", 0.0
-            return [] if self._owned else self.leave()
+            self.pin, self._request_ends = "", 0.0
+            return [] if self._owned else self._drop_held()
         if status == _NOBODY:
             self.is_lost = True
         elif status == _CONFLICT:
-            self._one = _TOO_LARGE in description
+            self._next_is_too_large = _TOO_LARGE in description
             self.is_lost = _DELETED in description
         return []
 
@@ -162,15 +163,15 @@ class PinnedPartition:
         """Record the pin. A new pin means that another client may have held the partition meanwhile."""
         if pin == self.pin and pin:
             return []
-        self.pin, self._owned, self._others = pin, False, 0
-        return self.leave()
+        self.pin, self._owned, self._unsettled_of_others = pin, False, 0
+        return self._drop_held()
 
     # ------------------------------------------------------------ taking over
 
     @property
     def is_idle(self) -> bool:
         """True if nothing more comes until it is asked for."""
-        return not self._asked
+        return not self._outstanding
 
     @property
     def is_taking_over(self) -> bool:
@@ -184,8 +185,8 @@ class PinnedPartition:
         """
         if turn != self.turn:
             return []
-        self._others = unsettled - held
-        if self._others > 0:
+        self._unsettled_of_others = unsettled - held
+        if self._unsettled_of_others > 0:
             return []
         self._owned = True
         found = [self._newcomers[sequence] for sequence in sorted(self._newcomers)]
@@ -215,10 +216,10 @@ class PinnedPartition:
         """Tell whether the server may have handed out again what is held; all of it is then given up."""
         if not any(self._is_over(held, now) for held in self.held.values()):
             return False
-        self.lose()
+        self.give_up()
         return True
 
-    def lose(self) -> list[str]:
+    def give_up(self) -> list[str]:
         """It is not ours any more, or may not be; the replies of what was not settled."""
         return self._record_pin("")
 
@@ -234,9 +235,9 @@ class PinnedPartition:
 
     def rest(self, until: float) -> None:
         """Ask for nothing until then, so that another consumer is pinned."""
-        self._rests = until
+        self._rests_until = until
 
-    def leave(self) -> list[str]:
+    def _drop_held(self) -> list[str]:
         """Give everything up; the replies of what is not settled."""
         given_up = [held.reply for held in self.held.values()]
         self.turn = next(_turns)
