@@ -116,9 +116,9 @@ class _NatsSession(ConsumerSession):
         super().__init__(*limits)
         self._url, self._credentials, self._partitions, self._prefix = url, credentials, partitions, prefix
         self._group, self._lease, self._timeout, self._observers = group, lease, timeout, observers
-        self._kept: dict[str, float] = {}
+        self._max_ages: dict[str, float] = {}
         self._listening: dict[str, Subscription] = {}
-        self._shares = self._counts = 0.0
+        self._shares_at = self._counts_at = 0.0
 
     async def open(self) -> None:
         connection = self._connection = await connect(self._url, self._credentials, self._timeout)
@@ -129,7 +129,7 @@ class _NatsSession(ConsumerSession):
         with connection.explaining():
             for partition in random.sample(list(self._partitions.values()), len(self._partitions)):
                 await self._subscribe(connection, streams, partition)
-        self.redelivery_window = max(self._kept.values()) if all(self._kept.values()) else None
+        self.redelivery_window = max(self._max_ages.values()) if all(self._max_ages.values()) else None
         self._tasks = [asyncio.create_task(self._tend(connection), name="retrysafe-nats")]
 
     @property
@@ -188,7 +188,7 @@ class _NatsSession(ConsumerSession):
         """Make the durable consumer, if it is not there, and listen to what it hands out."""
         subject = subject_of(self._prefix, partition.place)
         stream = await streams.find_stream_name_by_subject(subject)
-        self._kept[stream] = (await streams.stream_info(stream)).config.max_age or 0.0
+        self._max_ages[stream] = (await streams.stream_info(stream)).config.max_age or 0.0
         nanoseconds = int(self._lease * 1e9)
         config = {
             "durable_name": partition.durable,
@@ -252,9 +252,12 @@ class _NatsSession(ConsumerSession):
                     taking_over = True
             await self._share(connection)
             await self._count(connection)
+            if taking_over:
+                await asyncio.sleep(_TEND)
+                continue
             with suppress(TimeoutError):
-                async with asyncio.timeout(_TEND if taking_over else self._lease / 6):
-                    await asyncio.sleep(_TEND) if taking_over else await self._room.wait()
+                async with asyncio.timeout(self._lease / 6):
+                    await self._room.wait()
 
     async def _ask(self, connection: NatsLink, partition: PinnedPartition) -> None:
         now = asyncio.get_running_loop().time()
@@ -288,9 +291,9 @@ class _NatsSession(ConsumerSession):
             await self._listen(connection, self._partitions[place])
             self._leaving.discard(place)
         ours = [partition for partition in self._partitions.values() if partition.pin]
-        if len(ours) < 2 or self._leaving or now < self._shares:
+        if len(ours) < 2 or self._leaving or now < self._shares_at:
             return
-        self._shares = now + self._lease / 6
+        self._shares_at = now + self._lease / 6
         info = await _ask_jetstream(connection, f"CONSUMER.INFO.{ours[-1].address}", self._timeout)
         others = info["num_waiting"] - (not ours[-1].is_idle)
         if others > 0:
@@ -300,9 +303,9 @@ class _NatsSession(ConsumerSession):
     async def _count(self, connection: NatsLink) -> None:
         """Tell of messages that the stream has lost before they were handed out."""
         now = asyncio.get_running_loop().time()
-        if now < self._counts:
+        if now < self._counts_at:
             return
-        self._counts = now + _COUNT
+        self._counts_at = now + _COUNT
         for partition in [one for one in self._partitions.values() if one.pin]:
             info = await _ask_jetstream(connection, f"CONSUMER.INFO.{partition.address}", self._timeout)
             if removed := partition.count_removed(info["delivered"]["consumer_seq"], info["num_pending"]):

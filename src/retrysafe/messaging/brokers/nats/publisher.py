@@ -88,9 +88,9 @@ class _NatsPublishing:
             if waiting:
                 with suppress(ConnectionClosedError):
                     await connection.first_of(asyncio.ensure_future(asyncio.wait(waiting)), self._timeout)
-            answers = await self._answers(connection, waiting)
+            server_is_there = await self._is_server_there(connection, waiting)
             return [
-                self._result(connection, one, envelope, began, answers=answers)
+                self._result(connection, one, envelope, began, server_is_there=server_is_there)
                 for one, envelope in zip(sent, envelopes, strict=True)
             ]
         finally:
@@ -122,19 +122,19 @@ class _NatsPublishing:
         envelope: Envelope,
         began: float,
         *,
-        answers: bool,
+        server_is_there: bool,
     ) -> PublishResult:
-        """Return the result of a message; ``answers``: whether the server is there, while confirms may be missing."""
+        """Return the result of a message, of which the confirm may be missing although the server is there."""
         if isinstance(sent, PublishResult):
             return sent
         if sent.done():
             return result_of(sent.result())
-        if not answers:
+        if not server_is_there:
             return _LOST
         forbidden = connection.forbidden.since(began, subject_of("", self._destination(envelope)))
         return PublishResult(PublishStatus.STALLED, forbidden) if forbidden else _UNCONFIRMED
 
-    async def _answers(self, connection: NatsLink, waiting: set[asyncio.Future[Confirm]]) -> bool:
+    async def _is_server_there(self, connection: NatsLink, waiting: set[asyncio.Future[Confirm]]) -> bool:
         """Tell whether the server is there, although confirms are missing; else the connection is given up."""
         if all(one.done() for one in waiting):
             return True
