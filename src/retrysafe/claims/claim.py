@@ -246,7 +246,7 @@ class Claim(Generic[Result, Tx]):
             raise ConfigurationError(f"fail() takes an exception, as in fail(ValueError({error!r})).")
         self._signalling().failure = error
 
-    def _give_up(self, error: BaseException) -> None:
+    def _fail_keeping_steps(self, error: BaseException) -> None:
         """`fail` for an entry point whose work may be taken up again: steps that are done stay, for it to go on."""
         self.fail(error)
         self._keeps_steps = True
@@ -435,7 +435,7 @@ class Claim(Generic[Result, Tx]):
         self._entered = True
         try:
             request, then = self._request, None
-            if (mode := self._plain_mode()) is not None:
+            if (mode := self._set_plain_mode()) is not None:
                 assert request is not None
                 self._claimed_at = heartbeat.clock()
                 then = self._react(mode.claim(request))
@@ -468,7 +468,7 @@ class Claim(Generic[Result, Tx]):
             raise self._second_entry()
         self._entered = True
         try:
-            mode = self._plain_mode()
+            mode = self._set_plain_mode()
             then = StoreCall.CLAIM if mode is None else self._react(await self._aclaim(mode, self._require_request()))
             if then is not None:
                 await self._adrive(self._go_on(then))
@@ -507,8 +507,8 @@ class Claim(Generic[Result, Tx]):
         finally:
             program.close()
 
-    def _plain_mode(self) -> ClaimMode | None:
-        """Find the mode of an attempt with no other around it; None if its claim is left to `_go_on`."""
+    def _set_plain_mode(self) -> ClaimMode | None:
+        """Set the mode of an attempt with no other around it; None if its claim is left to `_go_on`."""
         settings, request = self._settings, self._request
         if request is None or innermost.get() is not None or settings.concurrency.__class__ is not Reject:
             return None
@@ -519,7 +519,7 @@ class Claim(Generic[Result, Tx]):
             OwnTransaction(backend) if tx is None else CallerTransaction(backend, tx)
         )
         self._mode = mode
-        # the short way takes no times, which that event tells
+        # `_go_on` times each request, for that event
         return None if self._events.detailed and self._events.is_enabled("store_request") else mode
 
     def _go_on(self, then: Reaction) -> Entering[None]:

@@ -29,7 +29,7 @@ class Deferred(NamedTuple):
     concluded: Callable[[bool | None], None]
 
 
-class Outcomes:
+class DeferredQueue:
     """The outcomes that are left, and when the next one is tried: they have one store, and so one pause.
 
     They take turns, so that one that always fails stands before no other. Any thread may add one; the rest is for the

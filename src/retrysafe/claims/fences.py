@@ -30,7 +30,7 @@ redis.call('SET', KEYS[1], ARGV[2])
 return false"""
 """Compares tokens as text of equal length: as numbers of Lua they would be rounded above 2^53."""
 
-Program = Generator[Any, Any, Any]
+WriteProgram = Generator[Any, Any, Any]
 
 
 class Fence:
@@ -79,7 +79,7 @@ class Fence:
         return _drive(_set(self, redis, key, value))
 
 
-def _drive(program: Program) -> Any:
+def _drive(program: WriteProgram) -> Any:
     """Perform a write; the answers of a client for async code are awaited, and so is the write."""
     try:
         answer = next(program)
@@ -91,7 +91,7 @@ def _drive(program: Program) -> Any:
         return stop.value
 
 
-async def _adrive(program: Program, answer: Any) -> Any:
+async def _adrive(program: WriteProgram, answer: Any) -> Any:
     try:
         while True:
             try:
@@ -111,7 +111,7 @@ def _refuse_later(fence: Fence, place: str, latest: int) -> None:
 
 def _update(
     fence: Fence, tx: Any, table: str, values: Mapping[str, Any], where: Mapping[str, Any], column: str
-) -> Program:
+) -> WriteProgram:
     for name in (table, column, *values, *where):
         if not _NAME.fullmatch(name):
             raise ConfigurationError(f"update(): {name!r} is no name of a table or column.")
@@ -134,7 +134,7 @@ def _update(
     return len(found)
 
 
-def _put_object(fence: Fence, s3: Any, bucket: str, key: str, body: Any, options: dict[str, Any]) -> Program:
+def _put_object(fence: Fence, s3: Any, bucket: str, key: str, body: Any, options: dict[str, Any]) -> WriteProgram:
     if taken := sorted(_OURS & options.keys()):
         raise ConfigurationError(f"put_object(): {taken[0]}= is set by the lease.")
     start = body.tell() if hasattr(body, "seek") else None
@@ -168,7 +168,7 @@ def _status(error: Exception) -> int | None:
     return status
 
 
-def _set(fence: Fence, redis: Any, key: str, value: Any) -> Program:
+def _set(fence: Fence, redis: Any, key: str, value: Any) -> WriteProgram:
     fence.ensure_held()
     tagged = key.partition("{")[2].find("}") > 0  # Redis takes what the first braces enclose for the slot
     beside = f"{key}:{MARK}" if tagged else f"{{{key}}}:{MARK}"

@@ -47,7 +47,7 @@ from retrysafe import lazy, runtime
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.claims import deferred
-from retrysafe.claims.deferred import Deferred, Outcomes
+from retrysafe.claims.deferred import Deferred, DeferredQueue
 from retrysafe.claims.observers import AttemptEvents
 from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.exception_groups import every
@@ -83,7 +83,7 @@ class LeaseTerm:
     ) -> None:
         self.ownership = ownership
         self.holder = holder
-        """Gives who works under the lease; None once it is gone without having ended its attempt, by default never."""
+        """Gives the owner of the lease; None once that was collected before its attempt ended. By default never."""
         self.seconds = ownership.clocks.lease / 1e6
         self.until = claimed_at + self.seconds
         self.events = events
@@ -237,7 +237,7 @@ class ThreadHeartbeat:
         self._store = backend.store
         self._connect = backend.heartbeat_client
         self._schedule = _Schedule()
-        self._outcomes = Outcomes(lambda: clock())  # looked up each time, since tests replace it
+        self._outcomes = DeferredQueue(lambda: clock())  # looked up each time, since tests replace it
         self._changed = threading.Condition()
         self._wakes = _NEVER
         self._thread: threading.Thread | None = None
@@ -388,7 +388,7 @@ class LoopHeartbeat:
         """
         self._beating: asyncio.Task[None] | None = None
         self._endings: set[asyncio.Task[None]] = set()
-        self._outcomes = Outcomes(lambda: clock())  # looked up each time, since tests replace it
+        self._outcomes = DeferredQueue(lambda: clock())  # looked up each time, since tests replace it
         self._settling: asyncio.Task[None] | None = None
 
     def carry(self, outcome: Deferred) -> None:

@@ -14,7 +14,7 @@ from retrysafe.protocol.records import ClaimRequest
 _MOST = 1024
 """The number of plans that are kept: the number of scopes, such as tenants, is unbounded."""
 _MOST_CODECS = 64
-"""For how many codecs: an entry point has one, unless it makes one for every call."""
+"""The number of codecs whose plans are kept: an entry point has one, unless it makes one for every call."""
 
 
 class Plan:
@@ -44,15 +44,15 @@ class Plan:
 
     def request(self, key: str, payload: Fingerprint | bytes, recorded: str = "") -> ClaimRequest:
         """The request of a new attempt at a key, with a fingerprint that is keyed, or one that is stored as it is."""
-        found, secrets, plain = self._lookup.of(key), self._secrets, None
+        record_key, secrets, plain = self._lookup.of(key), self._secrets, None
         if isinstance(payload, bytes):
             stored = payload
         else:
-            stored, plain = secrets.hashed_for(payload, found), payload
+            stored, plain = secrets.hashed_for(payload, record_key), payload
         attempt, scoped = attempt_ids.new(), self._scoped
         return tuple.__new__(  # by place: twice as quick as `ClaimRequest(…)`
             ClaimRequest,
-            (found, *self._identity, stored, attempt, *self._terms, plain, secrets, scoped, recorded),
+            (record_key, *self._identity, stored, attempt, *self._terms, plain, secrets, scoped, recorded),
         )
 
 

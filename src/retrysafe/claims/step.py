@@ -181,12 +181,12 @@ class StepOfClaim(Step):
     """True if the row is there already, to be changed when the step ends."""
 
     def __init__(
-        self, course: Course, at: At, options: StepOptions, given: Fingerprint | None, annotation: Any = None
+        self, course: Course, at: At, options: StepOptions, payload: Fingerprint | None, annotation: Any = None
     ) -> None:
         super().__init__(course.results, at, options.get("tx"))
-        self.course, self._given, self.annotation = course, given, annotation
+        self.course, self._input, self.annotation = course, payload, annotation
         settings, key = course.settings, self._results.work.key
-        self._print = UNCHECKED if given is None else settings.fingerprint_secrets.hashed_for(given, key)
+        self._fingerprint = UNCHECKED if payload is None else settings.fingerprint_secrets.hashed_for(payload, key)
         self._effects = options.get("effects") or settings.effects
         self._probe, self.undo, self._new = options.get("probe"), options.get("undo"), options.get("new", False)
         if self._tx is not None and self._effects == "external":
@@ -399,12 +399,12 @@ class StepOfClaim(Step):
                 yield from self._drop()
 
     def _check_input(self, stored: bytes) -> None:
-        if self._given is None or not stored or self._print == stored:
+        if self._input is None or not stored or self._fingerprint == stored:
             return
         secrets, key = self._results.settings.fingerprint_secrets, self._results.work.key
-        if secrets.agree(stored, self._given, key):
+        if secrets.agree(stored, self._input, key):
             return
-        counted = secrets.count_as(stored, self._given, key) or self._print
+        counted = secrets.count_as(stored, self._input, key) or self._fingerprint
         differing = fingerprint.differing(stored, counted)
         raise KeyReused(
             f"Step {label(self.at)} was done with other arguments, which differ in: {', '.join(differing)}",
@@ -413,7 +413,7 @@ class StepOfClaim(Step):
 
     def _row(self, state: StepState, result: StoredResult | None = None) -> StepRow:
         undoable, token = self.undo is not None, self._results.work.token
-        return StepRow(self.at, state, self._place, undoable, self._print, result, token)
+        return StepRow(self.at, state, self._place, undoable, self._fingerprint, result, token)
 
 
 class Compensation(StepOfClaim):

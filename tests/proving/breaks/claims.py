@@ -22,7 +22,7 @@ UNREADABLE = "tests/faults/test_unreadable.py"
 BREAKS: list[Break] = [
     Break(
         "a key is claimed before its attempt has begun",
-        "claims.claim:Claim._plain_mode",
+        "claims.claim:Claim._set_plain_mode",
         first("self._mode_inside(request.key).claim(request)", "present"),
         (f"{CRASHES}::test_dead_before_its_claim_it_is_in_nobodys_way[sqlite-keyed]",),
         rows=(1,),

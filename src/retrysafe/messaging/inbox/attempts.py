@@ -232,7 +232,7 @@ class InboxAttempt:
         if self._doomed:
             failure = MessageDead(KILLS)
             self.failure = failure
-            claim._give_up(failure)
+            claim._fail_keeping_steps(failure)
         return self._doomed
 
     def _message_for(self, claim: Claim) -> Any:
@@ -323,7 +323,7 @@ class InboxAttempt:
         """The work that settles the key of a message that was given up."""
 
         def fail(claim: Claim) -> None:
-            claim._give_up(MessageDead(error))
+            claim._fail_keeping_steps(MessageDead(error))
 
         return fail
 
