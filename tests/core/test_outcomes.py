@@ -119,7 +119,7 @@ def test_answers_end_the_work(answered: Answered, *, committed: bool, not_execut
         assert ending is Ending.RETURNED
     elif committed:
         assert ending is stored.get(answered, Ending.COMMITTED)
-    elif not_executed or answered in (Answered.UNEXECUTED, Answered.DECLINED, Answered.ELSEWHERE):
+    elif not_executed or answered in (Answered.NOT_EXECUTED, Answered.DECLINED, Answered.ELSEWHERE):
         assert ending is (Ending.DECLINED if stays else Ending.NOT_EXECUTED)
     else:
         assert ending is stored.get(answered, Ending.TRANSIENT)

@@ -144,7 +144,7 @@ def test_a_server_that_is_asked_for_a_pooler_and_is_silent_is_waited_for_no_long
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "ANSWER", 0.2)
-    monkeypatch.setattr(listener, "question", lambda pid: b"SELECT pg_sleep(10)")
+    monkeypatch.setattr(listener, "pooler_query", lambda pid: b"SELECT pg_sleep(10)")
     refuse_pooler(place.url)
 
 

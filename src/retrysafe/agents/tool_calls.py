@@ -180,7 +180,7 @@ class ToolCalls:
 def _conclude(claim: Claim, result: Result) -> None:
     """Say what a result means. A question to the user is not the answer, and the tool that asks has done nothing."""
     if result.get("resultType", "complete") != "complete":
-        claim._take_answer(Answered.UNEXECUTED, result, "input required")
+        claim._take_answer(Answered.NOT_EXECUTED, result, "input required")
     elif result.get("isError"):
         text = next((part.get("text", "") for part in result.get("content", ())), "")
         claim._take_answer(_REFUSED if refuses_arguments(text) else Answered.FAILED, result, text[:200] or "isError")

@@ -87,7 +87,7 @@ class Backend:
         self.aclient: PerLoop[AsyncClient] = PerLoop(lambda: self._aopen(), lambda client: client.abandon())
         """Gives the async client of this process and the running loop."""
         self._tables: Tables | None = None
-        self._checked = 0
+        self._checked_in = 0
         """The process in which the store was found fit for use."""
         self.refusal = ""
         """Why it cannot be connected to, if that is known; empty where it can."""
@@ -124,12 +124,12 @@ class Backend:
 
     def ready_client(self) -> Client:
         """The sync client of this process, to a store that has been found fit for use; see `check`."""
-        if self._checked != runtime.pid:
+        if self._checked_in != runtime.pid:
             self.check(self.client())
         return self.client()
 
     async def ready_aclient(self) -> AsyncClient:
-        if self._checked != runtime.pid:
+        if self._checked_in != runtime.pid:
             await self.acheck(self.aclient())
         return self.aclient()
 
@@ -147,7 +147,7 @@ class Backend:
     async def arun(self, program: Program[R]) -> R:
         return await arun(program, await self.ready_aclient())
 
-    def _open(self) -> Client:  # the crash kit wraps these two, and neither heartbeats nor what works beside
+    def _open(self) -> Client:  # the crash kit wraps these two, not the clients of heartbeats and other companions
         return self.new_client()
 
     def _aopen(self) -> AsyncClient:
@@ -210,14 +210,14 @@ class Backend:
         """
         if place is not None:
             self.database.check(execute, place)
-        if self._checked != runtime.pid:
+        if self._checked_in != runtime.pid:
             self.database.find_own_schema(execute, joined=place is not None)
             self._judge(run(self.examination(), execute))
 
     async def acheck(self, execute: AsyncExecutor, place: Place | None = None) -> None:
         if place is not None:
             await self.database.acheck(execute, place)
-        if self._checked != runtime.pid:
+        if self._checked_in != runtime.pid:
             await self.database.afind_own_schema(execute, joined=place is not None)
             self._judge(await arun(self.examination(), execute))
 
@@ -238,10 +238,10 @@ class Backend:
         refusals = [finding.text for finding in findings if finding.level == "refuse"]
         if refusals:
             raise ConfigurationError(f"store= ({self.address}) cannot be used: {' '.join(refusals)}")
-        if self._checked == runtime.pid:
+        if self._checked_in == runtime.pid:
             return  # others looked at the same time, and have told
         self.warnings += [finding for finding in findings if finding.level == "warn"]
-        self._checked = runtime.pid
+        self._checked_in = runtime.pid
 
     # ------------------------------------------------------------ end
 

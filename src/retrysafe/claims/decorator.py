@@ -276,10 +276,10 @@ def _wrap_sync(guarded: Guarded) -> Callable[..., Any]:
 
 
 def refuse_unfinished(claim: Claim, value: Any, *, ran: bool = False) -> Any:
-    """A function that returns an awaitable or a generator has not done its work, which nothing here would.
+    """Refuse an awaitable or a generator as a result: the work is not done, and nothing here would do it.
 
-    Of what has not begun there is no effect, unless the function itself ``ran``. What may have begun, such as a task,
-    goes on: it counts as an effect that happened, so that the key does not become free beneath it.
+    If it has not begun, no effect happened, unless the function itself ``ran``. If it may have begun, as a task may, it
+    counts as an effect that happened, so that the key does not become free while it goes on.
     """
     if not (hasattr(value, "__await__") or isinstance(value, _GENERATORS)):
         return value

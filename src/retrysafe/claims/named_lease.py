@@ -95,7 +95,7 @@ class Lease(Fence):
         return self._claim._sign(taken)
 
     def _begin(self) -> Self:
-        self._claim._take_answer(Answered.UNEXECUTED, None)  # it is given back, however this ends
+        self._claim._take_answer(Answered.NOT_EXECUTED, None)  # it is given back, however this ends
         self._is_inside = True
         return self
 

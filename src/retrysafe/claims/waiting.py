@@ -19,7 +19,7 @@ RETRY_AFTER = 1.0
 
 
 def retry_after(record: Record | None) -> float:
-    """`RETRY_AFTER`; where the lease has missed a renewal, as a dead worker's has, the seconds that it has left."""
+    """`RETRY_AFTER`; or the seconds that the lease has left, if a renewal is overdue, as after its worker died."""
     if record is None or 2 * record.now < record.updated + record.lease_until:
         return RETRY_AFTER
     return max(RETRY_AFTER, record.lease_left)

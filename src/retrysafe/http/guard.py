@@ -234,7 +234,7 @@ class Guard:
             elif (
                 status >= 400 or status in _REPEATED_ELSEWHERE or self._asks_to_log_in(claim, response, request, origin)
             ):
-                answered = Answered.UNEXECUTED if undone else Answered.DECLINED
+                answered = Answered.NOT_EXECUTED if undone else Answered.DECLINED
         claim._take_answer(answered, stored, f"HTTP {response.status}")
 
     def _asks_to_log_in(self, claim: Claim, response: Response, request: Request, origin: ResponseOrigin) -> bool:

@@ -43,7 +43,7 @@ class Answered(StrEnum):
     ABORTED = "the work was refused, what it did is undone, and the answer is to be stored"
     FAILED = "the work failed, as if it had raised"
     DECLINED = "the work was refused, what it did stays, and a retry may fare better"
-    UNEXECUTED = "the work was refused, what it did is undone, and a retry may fare better"
+    NOT_EXECUTED = "the work was refused, what it did is undone, and a retry may fare better"
     ELSEWHERE = "what was done stays, and the work is to be asked for elsewhere, as another request with the same key"
 
 
@@ -126,5 +126,5 @@ def ending_of_answer(answered: Answered, *, committed: bool, not_executed: bool)
             return ending_of_error(permanent=False, committed=committed, not_executed=not_executed)
         case Answered.DECLINED | Answered.ELSEWHERE:
             return Ending.COMMITTED if committed else Ending.DECLINED
-        case Answered.UNEXECUTED:
+        case Answered.NOT_EXECUTED:
             return Ending.COMMITTED if committed else Ending.NOT_EXECUTED

@@ -32,7 +32,7 @@ class HandlerOutcome(NamedTuple):
     gap: bytes | None = None
 
 
-class Judging(Protocol):
+class AttemptView(Protocol):
     """An attempt at a message."""
 
     arrival: Arrival
@@ -57,7 +57,7 @@ ENDED = (MessageOutcome.FAILED, MessageOutcome.GAP)
 """An attempt has ended by an error."""
 
 
-def begin(inbox: InboxStore, attempt: Judging) -> Program[HandlerOutcome | None]:
+def begin(inbox: InboxStore, attempt: AttemptView) -> Program[HandlerOutcome | None]:
     """Look whether a message is to be tried, and note that an attempt begins if it is."""
     first = yield from ask(inbox.note_first(attempt.arrival))
     end = attempt.decide_to_try(Counts() if first else (yield from ask(inbox.counts(attempt.arrival))))
@@ -67,12 +67,12 @@ def begin(inbox: InboxStore, attempt: Judging) -> Program[HandlerOutcome | None]
 
 
 def conclude(
-    inbox: InboxStore, attempt: Judging, end: HandlerOutcome, limits: RetryLimits, chance: float
+    inbox: InboxStore, attempt: AttemptView, end: HandlerOutcome, limits: RetryLimits, chance: float
 ) -> Program[HandleResult]:
-    """Note what became of a message.
+    """Note the end of an attempt at a message, and tell what becomes of it.
 
-    When it is given up, or what it waits for does not come, its place is noted as one that stays empty: what follows is
-    then not tried until nothing is left of its attempts.
+    One that is given up leaves its place in the sequence empty, which is noted by counts of that place. While they are
+    kept, one that waits for an empty place is given up too, and leaves its own.
     """
     arrival, counted, place = attempt.arrival, attempt.counted, attempt.place
     if counted and arrival.identity != arrival.record_key:  # of another payload: no attempt at the message of the key

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from retrysafe import lazy
 from retrysafe.backends.spec import library
-from retrysafe.backends.sql.drivers.base import is_direct, question
+from retrysafe.backends.sql.drivers.base import lacks_pooler, pooler_query
 from retrysafe.backends.sql.drivers.deadline import timely
 from retrysafe.backends.sql.postgresql import CHANNEL
 from retrysafe.errors import ConfigurationError
@@ -87,8 +87,8 @@ def refuse_pooler(url: str | None) -> None:
         return
     with suppress(lazy.psycopg.Error), _connect(url) as connection:
         with timely(connection, ANSWER):
-            found = connection.execute(question(connection.info.backend_pid)).fetchone()
-        if not is_direct(found):
+            found = connection.execute(pooler_query(connection.info.backend_pid)).fetchone()
+        if not lacks_pooler(found):
             raise ConfigurationError(
                 "listen= leads through a pooler such as PgBouncer, which in transaction pooling gives the listening "
                 "session to other clients, and passes on no notification: give the URL of PostgreSQL itself. "

@@ -20,9 +20,9 @@ from retrysafe.backends.sql.drivers.base import (
     fail,
     find_unreplicated,
     ignore_notice,
-    is_direct,
+    lacks_pooler,
     not_connected,
-    question,
+    pooler_query,
     status_question,
 )
 from retrysafe.backends.sql.drivers.lane import QueryLanes
@@ -145,8 +145,8 @@ class AsyncpgDriver(AsyncPooledDriver[Any]):
     async def perform(connection: Any, query: Query, /) -> Rows:
         real = getattr(connection, "_con", connection)  # a pool lends each in a new wrapper
         if real not in _judged:
-            found = await connection.fetchrow(question(connection.get_server_pid()), timeout=deadline.DEADLINE)
-            is_direct(found)
+            found = await connection.fetchrow(pooler_query(connection.get_server_pid()), timeout=deadline.DEADLINE)
+            lacks_pooler(found)
             _judged.add(real)
         sql, args = arguments(query, "$")
         seconds = deadline.of(query)

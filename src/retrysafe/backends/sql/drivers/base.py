@@ -31,13 +31,13 @@ _COUNTED_NAMES = "__asyncpg_"
 """Names that every process of a driver counts from the beginning: those of one client are those of another."""
 
 
-def question(pid: int) -> str:
+def pooler_query(pid: int) -> str:
     """Ask whether the session is the one that the client was told of, and by which name this query was prepared."""
     mine = f"pg_backend_pid() = {pid}"
     return f"SELECT {mine}, (SELECT max(name) FROM pg_prepared_statements WHERE position('{mine}' IN statement) > 0)"
 
 
-def is_direct(answer: Any) -> bool:
+def lacks_pooler(answer: Any) -> bool:
     """Judge the row; raise `ConfigurationError` if there is a pooler that does not follow the names of the driver."""
     direct, name = answer
     if not direct and str(name).startswith(_COUNTED_NAMES):
@@ -46,7 +46,7 @@ def is_direct(answer: Any) -> bool:
 
 
 def status_question(pid: int) -> str:
-    """`question` for a protocol without rows: the status is "SELECT 1" in the same session, else "SELECT 0"."""
+    """`pooler_query` for a protocol without rows: the status is "SELECT 1" in the same session, else "SELECT 0"."""
     return f"SELECT 1 WHERE pg_backend_pid() = {pid}"
 
 
@@ -69,7 +69,7 @@ _MYSQL = "utf8mb4", "charset='utf8mb4' where you connect, with Django in OPTIONS
 
 
 def refuse_encoding(driver: Any) -> None:
-    """Refuse a driver's connection on which characters would be lost ; the driver knows, no server is asked."""
+    """Refuse a driver's connection on which characters would be lost; the driver knows, no server is asked."""
     found = _encoding_of(driver)
     if found is None:
         return

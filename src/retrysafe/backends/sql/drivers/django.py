@@ -127,7 +127,7 @@ def perform(connection: BaseDatabaseWrapper, query: Query) -> Rows:
     sql, args = arguments(query, "%s")
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
-            _prepare_if_direct(connection.connection)
+            _detect_pooler(connection.connection)
         cursor.execute(sql, args)
         if cursor.description is None:
             return Rows([], cursor.rowcount)
@@ -135,12 +135,12 @@ def perform(connection: BaseDatabaseWrapper, query: Query) -> Rows:
     return Rows(rows, len(rows))
 
 
-def _prepare_if_direct(driver: Any) -> None:
+def _detect_pooler(driver: Any) -> None:
     """Django prepares nothing by name, unless OPTIONS says so (prepare_threshold and server_side_binding)."""
     if driver.prepare_threshold is not None:
-        from retrysafe.backends.sql.drivers.psycopg import prepare_if_direct
+        from retrysafe.backends.sql.drivers.psycopg import detect_pooler
 
-        prepare_if_direct(driver)
+        detect_pooler(driver)
 
 
 @contextmanager
@@ -323,7 +323,7 @@ class _Own(Pool[Any]):
             connection.close_if_unusable_or_obsolete()
         if connection.connection is None:
             if broken:
-                self.renew()  # the others were connected to the same server
+                self.retire_all()  # the others were connected to the same server
             return False
         return not _is_test_run()
 

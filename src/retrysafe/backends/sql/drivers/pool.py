@@ -57,7 +57,7 @@ class _Idle(Generic[C]):
     def __init__(self, size: Size | None = None) -> None:
         self.size = size or Size()
         self.idle: deque[Any] = deque()
-        self._renewed = -math.inf
+        self._retired = -math.inf
         self._closed = False
 
     def is_idle(self, connection: C, /) -> bool:
@@ -68,9 +68,9 @@ class _Idle(Generic[C]):
         """Tell whether a kept one may be lent again: the server has not hung up on it."""
         raise NotImplementedError
 
-    def renew(self) -> None:
-        """Lend no connection any more that has been opened until now: what is wrong with one is wrong with them."""
-        self._renewed = monotonic()
+    def retire_all(self) -> None:
+        """Lend no connection any more that was opened before now: an error of one may be that of all."""
+        self._retired = monotonic()
 
     def _may_lend(self, one: Borrowed[C]) -> bool:
         return self._is_young(one) and self.is_usable(one.connection)
@@ -79,7 +79,7 @@ class _Idle(Generic[C]):
         return not self._closed and self._is_young(one) and self.is_idle(one.connection)
 
     def _is_young(self, one: Borrowed[C]) -> bool:
-        return one.born > self._renewed and monotonic() < one.until
+        return one.born > self._retired and monotonic() < one.until
 
 
 class Borrowed(Generic[C]):
@@ -97,10 +97,10 @@ class Borrowed(Generic[C]):
         self.until = self.born + LONGEST_LIFE * random.uniform(0.9, 1.0)
 
     def passes_by_another(self, error: Exception) -> bool:
-        """Close the connection afterwards, and all others, if an error is theirs; whether a new one may do better."""
+        """Retire all connections if the error is theirs; tell whether a new one may do better."""
         if not is_of_connection(error):
             return False
-        self._pool.renew()
+        self._pool.retire_all()
         return self.was_used
 
     def __enter__(self) -> Self:

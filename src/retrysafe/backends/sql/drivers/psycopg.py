@@ -17,7 +17,7 @@ from psycopg.rows import tuple_row
 
 from retrysafe.backends import identity
 from retrysafe.backends.sql.drivers import deadline, pool
-from retrysafe.backends.sql.drivers.base import find_unreplicated, ignore_notice, is_direct, positional, question
+from retrysafe.backends.sql.drivers.base import find_unreplicated, ignore_notice, lacks_pooler, pooler_query, positional
 from retrysafe.backends.sql.drivers.deadline import until
 from retrysafe.backends.sql.drivers.pool import Size, is_quiet, size_of
 from retrysafe.backends.sql.drivers.pooled import AsyncInTransaction, AsyncPooledDriver, PooledDriver
@@ -81,7 +81,7 @@ async def aperform(connection: psycopg.AsyncConnection[Any], query: Query) -> Ro
     if _is_untried(connection):
         asking = psycopg.AsyncCursor(connection, row_factory=tuple_row)
         await asking.execute(_question(connection), prepare=False)
-        _judge(connection, await asking.fetchone())
+        _note_pooler(connection, await asking.fetchone())
     if query.control == "begin":
         await connection.set_autocommit(False)
         return Rows([], 0)
@@ -97,12 +97,12 @@ _DIRECT = "_retrysafe_direct"
 """The attribute of a connection that leads to PostgreSQL itself; another one prepares nothing by name any more."""
 
 
-def prepare_if_direct(connection: psycopg.Connection[Any]) -> None:
-    """Ask once whether a connection leads to PostgreSQL itself."""
+def detect_pooler(connection: psycopg.Connection[Any]) -> None:
+    """Ask once whether a connection leads through a pooler; if so it prepares nothing by name any more."""
     if _is_untried(connection):
         cursor = _Cursor(connection, row_factory=tuple_row)
         cursor.perform(_question(connection), (), prepare=False, seconds=deadline.DEADLINE)
-        _judge(connection, cursor.fetchone())
+        _note_pooler(connection, cursor.fetchone())
 
 
 def _is_untried(connection: Any) -> bool:
@@ -110,11 +110,11 @@ def _is_untried(connection: Any) -> bool:
 
 
 def _question(connection: Any) -> bytes:
-    return question(connection.info.backend_pid).encode()
+    return pooler_query(connection.info.backend_pid).encode()
 
 
-def _judge(connection: Any, answer: Any) -> None:
-    if is_direct(answer):
+def _note_pooler(connection: Any, answer: Any) -> None:
+    if lacks_pooler(answer):
         setattr(connection, _DIRECT, True)
     else:
         connection.prepare_threshold = None
@@ -198,7 +198,7 @@ class PsycopgDriver(_OfPsycopg, PooledDriver[psycopg.Connection[Any]]):
 
     @staticmethod
     def perform(connection: psycopg.Connection[Any], query: Query, /) -> Rows:
-        prepare_if_direct(connection)
+        detect_pooler(connection)
         if query.control == "begin":  # at its own level, by its next statement, also by one behind a handler's rollback
             connection.autocommit = False
             return Rows([], 0)

@@ -29,11 +29,11 @@ from retrysafe.backends.sql.drivers.base import (
     arguments,
     fail,
     in_turn,
-    is_direct,
     is_of_connection,
+    lacks_pooler,
     not_connected,
     other_schema_error,
-    question,
+    pooler_query,
     refuse_encoding,
     this_process,
 )
@@ -94,10 +94,10 @@ def _leads_directly(connection: Connection) -> bool:
 
 def _ask(connection: Connection, driver: Any) -> bool:
     if hasattr(driver, "get_server_pid"):
-        return is_direct(connection.exec_driver_sql(question(driver.get_server_pid())).one())
+        return lacks_pooler(connection.exec_driver_sql(pooler_query(driver.get_server_pid())).one())
     if getattr(driver, "prepare_threshold", None) is None:
         return True  # it prepares nothing by name, wherever it leads
-    direct = is_direct(connection.exec_driver_sql(question(driver.info.backend_pid)).one())
+    direct = lacks_pooler(connection.exec_driver_sql(pooler_query(driver.info.backend_pid)).one())
     if not direct:
         driver.prepare_threshold = None
     return direct
