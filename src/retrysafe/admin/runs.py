@@ -29,7 +29,7 @@ from retrysafe.protocol.records import (
     counted,
 )
 from retrysafe.protocol.requests import Program, ask
-from retrysafe.protocol.steps import DECISION, SIGNAL, At, RunEntry, StepRow, StepState, Work, label
+from retrysafe.protocol.steps import DECISION, NO_PLACE, SIGNAL, At, RunEntry, StepRow, StepState, Work, label
 from retrysafe.protocol.steps import read as read_steps
 
 StepOutcome = Literal["done", "not-done", "undone"]
@@ -182,7 +182,7 @@ def bind_result(record: Record, at: At) -> Bound:
 def cancel(backend: Backend, seen: Run, stored: StoredResult | None) -> Program[Change]:
     """Write down that the run goes back; not made if it has ended meanwhile."""
     store, work = steps_of(backend), work_of(seen.record)
-    row = StepRow(DECISION, StepState.DONE, -1, result=stored)
+    row = StepRow(DECISION, StepState.DONE, NO_PLACE, result=stored)
     done = yield from ask(store.signal(work, row), again=True)
     if not done:
         kept, _ = yield from ask(store.find(work, DECISION))

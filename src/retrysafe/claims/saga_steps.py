@@ -14,6 +14,7 @@ from retrysafe.protocol.records import Key, key_space
 from retrysafe.protocol.requests import Program, ask
 from retrysafe.protocol.steps import (
     MEETS,
+    NO_PLACE,
     SIGNAL,
     Act,
     Aim,
@@ -79,7 +80,7 @@ class SagaStep(Step):
             raise error
 
     def _row(self, state: StepState) -> StepRow:
-        return StepRow(self.at, state, -1)
+        return StepRow(self.at, state, NO_PLACE)
 
 
 def saga_step(settings: BoundarySettings, saga: Key, name: str, tx: Any, *, undo: bool, scope: str | None) -> SagaStep:
@@ -121,7 +122,7 @@ def _signalling(
         return False
     results = StepResults(settings, Work(found, record.created, settings.clocks.memory, None), tenant, operation)
     at = At(f"{SIGNAL}{at_of(name).name}")
-    row = StepRow(at, StepState.DONE, -1, result=results.encode(at, value))
+    row = StepRow(at, StepState.DONE, NO_PLACE, result=results.encode(at, value))
     if (yield from ask(results.store.signal(results.work, row), again=True)):
         return True
     kept, _ = yield from ask(results.store.find(results.work, at))

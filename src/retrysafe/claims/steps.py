@@ -47,6 +47,7 @@ from retrysafe.protocol.requests import Program, ask
 from retrysafe.protocol.steps import (
     DECISION,
     MEETS,
+    NO_PLACE,
     SIGNAL,
     SLEEP,
     Act,
@@ -65,7 +66,6 @@ if TYPE_CHECKING:
 
 
 Item = TypeVar("Item")
-_NO_PLACE = -1
 _OPTIONS = frozenset(StepOptions.__annotations__)
 _ENDS_THE_ATTEMPT_ONLY = (Postponed, LeaseLost)
 """With these the attempt ends, but not the work."""
@@ -199,7 +199,7 @@ class ClaimSteps(Course):
             reason = signals.failure or error
             found = encode_error(reason, largest) if reason else encode_failure("Failure", signals.answered[1], None)
             stored = self.results.seal(DECISION, found)
-            row = StepRow(DECISION, StepState.DONE, _NO_PLACE, result=stored, token=self.results.work.token)
+            row = StepRow(DECISION, StepState.DONE, NO_PLACE, result=stored, token=self.results.work.token)
             yield from insert(self.results.store, self.results.work, row)
         left = [row for row in self.rows.values() if row.undoable and row.state is not StepState.UNDONE]
         latest_first = sorted(left, key=attrgetter("place"), reverse=True)

@@ -85,6 +85,7 @@ SIGNAL = "signal "
 """With what the names of signals' rows begin, which no step's may."""
 SLEEP = b"sleep"
 """The fingerprint of the row of a sleep; those of earlier versions have none."""
+NO_PLACE = -1
 
 
 class Work(NamedTuple):
@@ -104,7 +105,7 @@ class Work(NamedTuple):
 class StepRow(NamedTuple):
     """A step's row.
 
-    place: how many other names had been asked for before its own, by which changed code is noticed.
+    place: how many other names had been asked for before its own, by which changed code is noticed; or `NO_PLACE`.
     undoable: the step has a compensation.
     fingerprint: of its input; empty where it has none.
     token: of the attempt that wrote it last.
