@@ -30,17 +30,18 @@ from retrysafe.runtime import new_lock
 V = TypeVar("V")
 
 MOST_GATES = 1000
-"""The most of a transaction. The lock table is shared by all sessions of the server, for locks of every kind."""
+"""The most gates of one transaction. All sessions of the server share its lock table, for locks of every kind."""
 
 _MOST_COUNTED = 4096
+"""The number of transactions whose gates are counted."""
 _MOST_FULL = 16
 
 
 class Gates:
-    """Counts by the answers to claims: they cost no further statement, and no end of a transaction has to be told.
+    """Counts the gates of transactions by the answers to claims: no statement is added, no end has to be told.
 
-    What a rollback to a savepoint has released stays counted. Transactions that were silent longest are forgotten: they
-    start anew.
+    A gate that a rollback to a savepoint has opened stays counted. Transactions without a claim for longest are
+    forgotten: their counts start anew.
     """
 
     def __init__(self) -> None:
