@@ -115,12 +115,12 @@ class StoreDatabase:
 
         ``joined``: of the caller's transaction, whose login may have the schema of a tenant.
         """
-        if self._lacks_own_schema():
+        if getattr(self._backend.store, "own_schema", "") is None:
             schema, as_connected = ("", False) if joined and self._sync else run(self._schema(), execute)
             self._backend.store.own_schema = schema if as_connected or not self._sync else self._ask_own_schema()
 
     async def afind_own_schema(self, execute: AsyncExecutor, *, joined: bool) -> None:
-        if self._lacks_own_schema():
+        if getattr(self._backend.store, "own_schema", "") is None:
             schema, as_connected = ("", False) if joined else await arun(self._schema(), execute)
             self._backend.store.own_schema = schema if as_connected else await self._aask_own_schema()
 
@@ -137,9 +137,6 @@ class StoreDatabase:
     def _judge_schema(self, schema: str, as_connected: bool) -> str:
         """A schema that nothing of ours has set is that of another client, whose session a pooler has lent us."""
         return schema if as_connected or not self._backend.access.own_connections else _UNKNOWN_SCHEMA
-
-    def _lacks_own_schema(self) -> bool:
-        return getattr(self._backend.store, "own_schema", "") is None
 
     def _schema(self) -> Program[tuple[str, bool]]:
         """The schema of a connection, and whether it is the one that it was connected with."""

@@ -188,10 +188,6 @@ class ClaimSteps(Course):
         undoable = bool(self.undos) or any(row.undoable for row in self.rows.values())
         return undoable and is_final(self.claim._signals, error, self.settings)
 
-    def _is_aborted(self, error: BaseException | None) -> bool:
-        """Tell whether the end is an answer that was made of an error, and is stored."""
-        return error is None and self.claim._signals.answered[0] is Answered.ABORTED
-
     def _going_back(self, error: BaseException | None) -> Program[Any]:
         decided = self.rows.get(DECISION)
         if decided is None:
@@ -213,7 +209,8 @@ class ClaimSteps(Course):
             signals = self.claim._signalling()
             signals.failure, signals.committed = None, True
             return unknown
-        if decided is None or self._is_aborted(error):
+        is_stored_answer = error is None and self.claim._signals.answered[0] is Answered.ABORTED
+        if decided is None or is_stored_answer:
             return error
         kind, message, data = decode_failure(self.results.open(decided))
         self.claim.fail(type(kind, (Exception,), {"data": data})(message))

@@ -23,7 +23,7 @@ from retrysafe.backends.sql.drivers.base import (
     lacks_pooler,
     not_connected,
     pooler_query,
-    status_question,
+    status_query,
 )
 from retrysafe.backends.sql.drivers.lane import QueryLanes
 from retrysafe.backends.sql.drivers.pool import Size, size_of
@@ -259,7 +259,7 @@ class _Connecting:
 async def _leads_directly(connection: Any) -> bool:
     """Tell whether there is no pooler; else the connection is closed."""
     try:
-        status = await connection.execute(status_question(connection.get_server_pid()), timeout=deadline.DEADLINE)
+        status = await connection.execute(status_query(connection.get_server_pid()), timeout=deadline.DEADLINE)
         if status == DIRECT_STATUS:
             return True
         await connection.close(timeout=deadline.DEADLINE)

@@ -45,7 +45,7 @@ def lacks_pooler(answer: Any) -> bool:
     return bool(direct)
 
 
-def status_question(pid: int) -> str:
+def status_query(pid: int) -> str:
     """`pooler_query` for a protocol without rows: the status is "SELECT 1" in the same session, else "SELECT 0"."""
     return f"SELECT 1 WHERE pg_backend_pid() = {pid}"
 

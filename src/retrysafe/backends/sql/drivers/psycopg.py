@@ -80,7 +80,7 @@ async def aperform(connection: psycopg.AsyncConnection[Any], query: Query) -> Ro
     """Perform one statement, without a deadline."""
     if _is_untried(connection):
         asking = psycopg.AsyncCursor(connection, row_factory=tuple_row)
-        await asking.execute(_question(connection), prepare=False)
+        await asking.execute(pooler_query(connection.info.backend_pid).encode(), prepare=False)
         _note_pooler(connection, await asking.fetchone())
     if query.control == "begin":
         await connection.set_autocommit(False)
@@ -101,16 +101,12 @@ def detect_pooler(connection: psycopg.Connection[Any]) -> None:
     """Ask once whether a connection leads through a pooler; if so it prepares nothing by name any more."""
     if _is_untried(connection):
         cursor = _Cursor(connection, row_factory=tuple_row)
-        cursor.perform(_question(connection), (), prepare=False, seconds=deadline.DEADLINE)
+        cursor.perform(pooler_query(connection.info.backend_pid).encode(), (), prepare=False, seconds=deadline.DEADLINE)
         _note_pooler(connection, cursor.fetchone())
 
 
 def _is_untried(connection: Any) -> bool:
     return connection.prepare_threshold is not None and not hasattr(connection, _DIRECT)
-
-
-def _question(connection: Any) -> bytes:
-    return pooler_query(connection.info.backend_pid).encode()
 
 
 def _note_pooler(connection: Any, answer: Any) -> None:

@@ -269,8 +269,7 @@ class _NatsSession(ConsumerSession):
         for reply in list(partition.in_progress(now)):
             await connection.client.publish(reply, b"+WPI")
         spared = self._lanes.count_spared(partition.place)
-        asked = partition.request(now, self._prefetch, self._bytes, spared)
-        if asked is not None:
+        if (asked := partition.request(now, self._prefetch, self._bytes, spared)) is not None:
             answers, request = asked
             await connection.client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{partition.address}", request, reply=answers)
 
@@ -286,7 +285,7 @@ class _NatsSession(ConsumerSession):
         """Leave partitions to others, when more than a fair share of those with messages are ours."""
         now = asyncio.get_running_loop().time()
         for place in [place for place in self._leaving if not self._lanes.out(place)]:
-            self._partitions[place].rest(now + self._lease)
+            self._partitions[place].rests_until = now + self._lease
             await self._hand_over(connection, self._partitions[place])
             await self._listen(connection, self._partitions[place])
             self._leaving.discard(place)

@@ -66,9 +66,10 @@ class PinnedPartition:
         self._lease = lease
         self.pin = ""
         """The server's name for us, if it has pinned us."""
-        self._requests, self._outstanding = 0, 0
-        """How many requests were made, and for how many messages the latest still waits."""
-        self._request_ends = self._rests_until = 0.0
+        self._requests, self._outstanding, self._request_ends = 0, 0, 0.0
+        """How many requests were made; for how many messages, and until when, the latest waits."""
+        self.rests_until = 0.0
+        """Nothing is asked for until then, so that another consumer is pinned."""
         self._owned = False
         """All that is unsettled is ours; until then `_newcomers` are held back."""
         self._newcomers: dict[int, Delivery] = {}
@@ -86,7 +87,7 @@ class PinnedPartition:
         during a lease.
         """
         every = self._lease / 3
-        if now < self._rests_until or (self._outstanding and now < self._request_ends + every):
+        if now < self.rests_until or (self._outstanding and now < self._request_ends + every):
             return None
         batch = self._count_wanted(now, prefetch, most, spared)
         if batch < 1:
@@ -232,10 +233,6 @@ class PinnedPartition:
             if now >= held.touched + self._lease / 3:
                 held.touched = now
                 yield held.reply
-
-    def rest(self, until: float) -> None:
-        """Ask for nothing until then, so that another consumer is pinned."""
-        self._rests_until = until
 
     def _drop_held(self) -> list[str]:
         """Give everything up; the replies of what is not settled."""
