@@ -67,7 +67,7 @@ class PinnedPartition:
         self.pin = ""
         """The server's name for us, if it has pinned us."""
         self._requests, self._outstanding, self._request_ends = 0, 0, 0.0
-        """How many requests were made; for how many messages, and until when, the latest waits."""
+        """The number of requests; for as many messages, and until then, the latest waits."""
         self.rests_until = 0.0
         """Nothing is asked for until then, so that another consumer is pinned."""
         self._owned = False
@@ -102,7 +102,7 @@ class PinnedPartition:
         return f"{self.inbox}.{self._requests}", json.dumps(asked).encode()
 
     def _count_wanted(self, now: float, prefetch: int, most: int, spared: int) -> int:
-        """How many messages to ask for; few until all that is unsettled is ours: what others left, or one."""
+        """The number of messages to ask for; few until all that is unsettled is ours: what others left, or one."""
         if not self._owned:
             held_back = self._newcomers and now < self._request_ends and not self._last_was_redelivered
             return 0 if held_back else max(1, self._unsettled_of_others)
