@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import os
@@ -19,9 +20,11 @@ from typing import Any
 
 import pytest
 
-from retrysafe import Boundary, ConfigurationError, InProgress, current
+from retrysafe import Boundary, ConfigurationError, InProgress, KeyReused, current
+from retrysafe.http import api_gateway
 from retrysafe.tasks import aws_lambda
 from tests.processes import ROOT, environment
+from tests.tables import each_row
 
 _names = itertools.count()
 
@@ -115,23 +118,90 @@ def test_the_lease_is_as_long_as_the_invocation(shop: Boundary) -> None:
         handle({"id": "e", "detail": {}}, Context(0))
 
 
-def test_an_event_is_answered_once_and_a_request_by_problems(shop: Boundary) -> None:
-    ran: list[str] = []
-
-    @aws_lambda.once(shop, key=lambda event: event["headers"]["idempotency-key"])
-    def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
-        ran.append(event["body"])
-        return {"statusCode": 201, "body": event["body"]}
-
-    request = {"requestContext": {"requestId": "1"}, "headers": {"idempotency-key": "k"}, "body": "one"}
-    assert handle(request, Context()) == handle({**request, "requestContext": {}}, Context())
-    reused = handle({**request, "body": "two"}, Context())
-    assert (reused["statusCode"], json.loads(reused["body"])["code"]) == (422, "key-reused")
-    missing = handle({**request, "headers": {"idempotency-key": ""}}, Context())
-    assert (missing["statusCode"], json.loads(missing["body"])["code"]) == (400, "key-invalid")
+def test_an_event_is_answered_once(shop: Boundary) -> None:
+    handle = aws_lambda.once(shop, key="id", operation="ship")(lambda event, context: event["detail"])
+    assert handle({"id": "1", "detail": 1}, Context()) == handle({"id": "1", "detail": 1}, Context()) == 1
+    with pytest.raises(KeyReused):
+        handle({"id": "1", "detail": 2}, Context())
+    with pytest.raises(ConfigurationError, match=r"api_gateway\.idempotent"):
+        handle({"id": "1", "requestContext": {}}, Context())
     with pytest.raises(ConfigurationError, match="'event'"):
         aws_lambda.once(shop, key="id")(lambda other, context: None)
-    assert ran == ["one"]
+
+
+def request_2(path: str, user: str, key: str, body: str) -> dict[str, Any]:
+    """A request of an HTTP API or a function URL."""
+    context = {"http": {"method": "POST"}, "user": user}
+    return {"version": "2.0", "rawPath": path, "requestContext": context, "body": body, **_head(key)}
+
+
+def request_1(path: str, user: str, key: str, body: str) -> dict[str, Any]:
+    """A request of a REST API, with the names of its headers as the client wrote them."""
+    several = {name.title(): [value] for name, value in _head(key)["headers"].items()}
+    context = {"user": user}
+    return {"httpMethod": "POST", "path": path, "requestContext": context, "body": body, "multiValueHeaders": several}
+
+
+def request_of_balancer(path: str, user: str, key: str, body: str) -> dict[str, Any]:
+    text = base64.b64encode(body.encode()).decode()
+    context = {"elb": {}, "user": user}
+    given = {"httpMethod": "POST", "path": path, "requestContext": context, "body": text, "isBase64Encoded": True}
+    return {**given, **_head(key)}
+
+
+def _head(key: str) -> dict[str, dict[str, str]]:
+    return {"headers": {"idempotency-key": key} if key else {}}
+
+
+@each_row("form", [request_2, request_1, request_of_balancer])
+def test_a_request_has_the_contract_of_http(shop: Boundary, form: Callable[..., dict[str, Any]]) -> None:
+    ran: list[str] = []
+    answers: dict[str, Any] = {
+        "/paid": {"statusCode": 201, "headers": {"X-Order": "7"}, "body": "paid"},
+        "/many": {
+            "statusCode": 200,
+            "multiValueHeaders": {"link": ["a", "b"]},
+            "body": "/w==",
+            "isBase64Encoded": True,
+        },
+        "/cookie": {"statusCode": 200, "cookies": ["seen=1"], "body": ""},
+        "/plain": {"order": 7},
+        "/gone": {"statusCode": 404, "body": "none"},
+        "/busy": {"statusCode": 503, "body": ""},
+    }
+
+    @api_gateway.idempotent(shop, principal=lambda event: event["requestContext"]["user"], required=True)
+    def handle(event: dict[str, Any], context: Any) -> Any:
+        ran.append(event.get("rawPath") or event["path"])
+        return answers[ran[-1]]
+
+    def call(path: str, key: str, *, user: str = "ann", body: str = "") -> tuple[int, str, dict[str, str]]:
+        answer = handle(form(path, user, f"{form.__name__}-{key}" if key else "", body), Context())
+        several = {name: ", ".join(values) for name, values in answer.get("multiValueHeaders", {}).items()}
+        return answer["statusCode"], answer["body"], {**several, **answer.get("headers", {})}
+
+    assert call("/paid", "k")[:2] == (201, "paid")
+    status, body, headers = call("/paid", "k")
+    assert (status, body, headers["x-order"], headers["idempotent-replayed"]) == (201, "paid", "7", "true")
+    assert call("/paid", "k", user="bob")[2].get("idempotent-replayed") is None, "another user's answer"
+    assert (call("/paid", "k", body="other")[0], call("/gone", "k")[0], call("/paid", "")[0]) == (422, 422, 400)
+    assert ran == ["/paid", "/paid"]
+    for path, runs in (("/many", 1), ("/cookie", 1), ("/gone", 1), ("/busy", 2)):
+        ran.clear()
+        assert call(path, path)[:2] == call(path, path)[:2]
+        assert len(ran) == runs
+    assert call("/many", "/many")[2]["link"] == "a, b"
+    assert handle(form("/plain", "ann", f"{form.__name__}-p", ""), Context()) == {"order": 7}
+    assert call("/plain", "p")[:2] == (200, '{"order": 7}')
+    assert handle(form("/paid", "ann", "late", ""), Context(0))["statusCode"] == 409
+
+
+def test_what_is_no_request_is_refused(shop: Boundary) -> None:
+    with pytest.raises(ConfigurationError, match="principal="):
+        api_gateway.idempotent(shop)
+    handle = api_gateway.idempotent(shop, principal="shared")(lambda event, context: None)
+    with pytest.raises(ConfigurationError, match=r"aws_lambda\.once"):
+        handle({"detail": 1}, Context())
 
 
 APP = """
