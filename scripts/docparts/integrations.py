@@ -26,6 +26,7 @@ NAMES = {
         "check_preconditions",
     ),
     "aiohttp": ("idempotency", "idempotent", "check_preconditions"),
+    "api_gateway": ("idempotent",),
     "grpc": ("IdempotencyInterceptor", "AsyncIdempotencyInterceptor"),
     "policy": ("policy",),
 }

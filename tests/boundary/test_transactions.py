@@ -206,7 +206,7 @@ async def test_own_work_behind_a_rollback_by_the_handler_is_not_committed_alone(
 
 
 async def test_own_refusal_is_recorded_after_an_error_that_was_caught(shop: Shop) -> None:
-    """Where the database takes no more then, the work is undone; its answer is recorded all the same."""
+    """The work is undone where the database takes no more then; its answer is recorded all the same."""
     boundary, rows = shop.boundary(effects="transactional"), []
     for answered in (Answered.REFUSED, Answered.ABORTED, Answered.DECLINED):
         key, spoilt = new_key(), False

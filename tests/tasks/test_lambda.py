@@ -196,7 +196,7 @@ def test_a_request_has_the_contract_of_http(shop: Boundary, form: Callable[..., 
     assert handle(form("/paid", "ann", "late", ""), Context(0))["statusCode"] == 409
 
 
-def test_what_is_no_request_is_refused(shop: Boundary) -> None:
+def test_an_event_that_is_no_request_is_refused(shop: Boundary) -> None:
     with pytest.raises(ConfigurationError, match="principal="):
         api_gateway.idempotent(shop)
     handle = api_gateway.idempotent(shop, principal="shared")(lambda event, context: None)

@@ -148,7 +148,7 @@ def _response_of(returned: Any) -> Response:
 
 
 def _answer(event: Event, response: Response) -> dict[str, Any]:
-    """What the function returns for a response: in the form that the event's sender reads."""
+    """A response as the function returns it, in the form that the sender of the event reads."""
     lines: dict[str, list[str]] = {}
     for name, value in response.headers:
         lines.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
