@@ -91,7 +91,8 @@ CONSUMER = Rule(
     Severity.WARNING,
     "Brokers deliver at least once: a message comes again after a crash, a timeout, an error or a rebalance. Nothing "
     "recognises the second delivery, so what the consumer creates, sends or calls happens twice.",
-    "Handle the message through an inbox, or guard the function with a key of the business.",
+    "Handle the message through an inbox, a task under tasks.celery.once (or dramatiq, taskiq), a record of Lambda under "
+    "tasks.aws_lambda.batch, or guard the function with a key of the business.",
     "how-to/inbox.md",
     """
 import requests
@@ -146,7 +147,7 @@ def consumers(view: View) -> Iterator[Finding]:
         found = view.effects.of_nodes(view.module, own_nodes(node) if isinstance(node, Function) else _inside(node))
         effects = _effects_without_key(found, _ALWAYS)
         if effects:
-            message = f"{consumer.title} without an inbox {_describe(effects)}; {consumer.because}."
+            message = f"{consumer.title} without a guard {_describe(effects)}; {consumer.because}."
             yield finding(CONSUMER, view.module, node, message)
 
 
