@@ -735,6 +735,29 @@ async def test_a_refusal_after_a_caught_error_is_no_trap(database: Database, way
     assert (way in database.look()) is goes_on
 
 
+@each_row("refused", [False, True])
+async def test_hooks_of_a_commit_are_called_once_and_for_work_that_is_left(database: Database, refused: bool) -> None:
+    """SQLAlchemy calls them for a savepoint too."""
+    told: list[str] = []
+
+    def listen(session: Any, tasks: Any) -> None:
+        session = getattr(session, "sync_session", session)
+        sqlalchemy.event.listen(session, "after_commit", lambda session: told.append("mail"))
+        if refused:
+            raise HTTPException(409)
+        audit = "cup" + uuid4().hex
+        sqlalchemy.event.listen(session, "before_commit", lambda session: session.execute(INSERT, {"value": audit}))
+
+    app, value = shared(database, after=listen), uuid4().hex
+    for _ in range(2):
+        assert (await add(app, value)).status == (409 if refused else 200)
+    assert len(told) == (0 if refused else 1)
+    rows = database.look()
+    assert [value in rows, len([row for row in rows if row.startswith("cup")])] == (
+        [False, 1] if refused else [True, 1]
+    )
+
+
 async def test_trap_a_background_task_on_the_session_is_refused_by_name(database: Database) -> None:
     sessions: list[Any] = []
 

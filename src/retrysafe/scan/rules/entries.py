@@ -91,8 +91,8 @@ CONSUMER = Rule(
     Severity.WARNING,
     "Brokers deliver at least once: a message comes again after a crash, a timeout, an error or a rebalance. Nothing "
     "recognises the second delivery, so what the consumer creates, sends or calls happens twice.",
-    "Handle the message through an inbox, a task under tasks.celery.once (or dramatiq, taskiq), a record of Lambda under "
-    "tasks.aws_lambda.batch, or guard the function with a key of the business.",
+    "Handle the message through an inbox, a task under tasks.celery.once (or dramatiq, taskiq), a record of Lambda "
+    "under tasks.aws_lambda.batch, or guard the function with a key of the business.",
     "how-to/inbox.md",
     """
 import requests

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -175,6 +175,8 @@ class InTransaction:
         self.execute = self
         self._savepoint: Any = None
         self._used = False
+        self._undone = False
+        """True if nothing of the work is left to be committed."""
         self._chosen: list[str] | None = None
 
     def __call__(self, request: Query | Copy, /) -> Rows:
@@ -211,8 +213,13 @@ class InTransaction:
 
     def _end_savepoint_before(self, request: Query) -> None:
         """A store's own savepoint takes ours along when it is released: SQLAlchemy must know that ours has ended."""
-        if NO_SAVEPOINT in request.refusals and self._savepoint is not None and self._savepoint.is_active:
-            self._savepoint.commit()
+        if NO_SAVEPOINT in request.refusals:
+            self._release()
+
+    def _release(self) -> None:
+        if self._savepoint is not None and self._savepoint.is_active:
+            with _unheard(self.handle):
+                self._savepoint.commit()
 
     def _connection(self) -> Connection:
         return self.handle if isinstance(self.handle, Connection) else self.handle.connection()
@@ -227,13 +234,38 @@ class InTransaction:
             case "savepoint":
                 self._savepoint = self.handle.begin_nested()
             case "rollback_to_savepoint":
+                self._undone = True
                 if self._savepoint.is_active or isinstance(self.handle, Session):
                     self._savepoint.rollback()
             case "commit":
-                self.handle.commit()
+                if isinstance(self.handle, Session):
+                    self._release()
+                with _unheard(self.handle) if self._undone else nullcontext():
+                    self.handle.commit()
             case _:
                 self.handle.rollback()
         return Rows([], 0)
+
+
+class _Unheard:
+    """The events of a session, but for those of a commit."""
+
+    def __init__(self, told: Any) -> None:
+        self._told = told
+
+    def __getattr__(self, name: str) -> Any:
+        return (lambda session: None) if name in ("before_commit", "after_commit") else getattr(self._told, name)
+
+
+@contextmanager
+def _unheard(handle: Connection | Session) -> Iterator[None]:
+    """Keep a session's hooks from commits that are not of the user's work: SQLAlchemy tells of savepoints too."""
+    told = handle.dispatch
+    handle.__dict__["dispatch"] = _Unheard(told)
+    try:
+        yield
+    finally:
+        handle.__dict__["dispatch"] = told
 
 
 def _begin(connection: Connection, sql: str) -> None:
