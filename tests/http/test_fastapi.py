@@ -688,6 +688,14 @@ async def test_trap_a_commit_in_the_handler_is_refused_and_undone(database: Data
     assert (await add(shared(database), "tea")).status == 200
 
 
+async def test_trap_an_isolation_level_that_comes_too_late_is_refused(database: Database) -> None:
+    level = {"isolation_level": "SERIALIZABLE"}
+    app = shared(database, after=lambda session, tasks: session.connection(execution_options=level))
+    with pytest.raises(ConfigurationError, match="has begun the transaction already"):
+        await add(app, "tea")
+    assert database.look() == []
+
+
 async def test_a_savepoint_in_the_handler_is_no_trap(database: Database) -> None:
     if database.asynchronous:
 

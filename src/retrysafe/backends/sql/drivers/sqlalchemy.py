@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -222,7 +222,7 @@ class InTransaction:
                 self._savepoint.commit()
 
     def _connection(self) -> Connection:
-        return self.handle if isinstance(self.handle, Connection) else self.handle.connection()
+        return self.handle if isinstance(self.handle, Connection) else Session.connection(self.handle)
 
     def _control(self, request: Query) -> Rows:
         match request.control:
@@ -233,6 +233,8 @@ class InTransaction:
                 self._used, connection.info[_USED] = _was_used(connection), True
             case "savepoint":
                 self._savepoint = self.handle.begin_nested()
+                if isinstance(self.handle, Session):
+                    _refuse_late_options(self.handle)
             case "rollback_to_savepoint":
                 self._undone = True
                 if self._savepoint.is_active or isinstance(self.handle, Session):
@@ -245,6 +247,24 @@ class InTransaction:
             case _:
                 self.handle.rollback()
         return Rows([], 0)
+
+
+def _refuse_late_options(session: Session) -> None:
+    """Let the work ask for no isolation level or schemas, which SQLAlchemy ignores in a transaction that has begun."""
+
+    def connection(
+        bind_arguments: dict[str, Any] | None = None, execution_options: Mapping[str, Any] | None = None
+    ) -> Connection:
+        late = {"isolation_level", _TRANSLATES}.intersection(execution_options or ())
+        if late and session.get_bind(**(bind_arguments or {})) is session.get_bind():
+            raise ConfigurationError(
+                f"session.connection(execution_options=…) asks for {' and '.join(sorted(late))}, and the claim has "
+                "begun the transaction already: SQLAlchemy would ignore that. Nothing was run with it. Give it to the "
+                "engine: sessionmaker(engine.execution_options(…)) as the store= of a boundary of its own."
+            )
+        return Session.connection(session, bind_arguments, execution_options)
+
+    session.__dict__["connection"] = connection
 
 
 class _Unheard:
