@@ -16,6 +16,7 @@ FASTAPI = "tests/http/test_fastapi.py"
 FLASK = "tests/http/test_flask.py"
 GUARD = "tests/http/test_guard.py"
 KEYS = "tests/http/test_keys.py"
+LAMBDA = "tests/tasks/test_lambda.py"
 MESSAGES = "tests/http/test_messages.py"
 NESTED = "tests/http/test_nested.py"
 PRINCIPALS = "tests/gateway/test_principals.py"
@@ -28,6 +29,20 @@ SCHEMES = "tests/webhooks/test_schemes.py"
 WSGI = "tests/http/test_wsgi.py"
 
 BREAKS: list[Break] = [
+    Break(
+        "a session's hooks of a commit are called for the claim's savepoint",
+        "backends.sql.drivers.sqlalchemy:_Unheard.__getattr__",
+        never("before_commit"),
+        (f"{FASTAPI}::test_hooks_of_a_commit_are_called_once_and_for_work_that_is_left[sqlite]",),
+        rows=(4,),
+    ),
+    Break(
+        "Lambda: a client is given another one's answer",
+        "http.api_gateway:_serve",
+        first("event = {**event, 'requestContext': {'user': 'ann'}}", "find"),
+        (f"{LAMBDA}::test_a_request_has_the_contract_of_http",),
+        rows=(74,),
+    ),
     Break(
         "Django: a transaction around the claim commits after the record",
         "http.django_serving:GuardedRequest.begin",
