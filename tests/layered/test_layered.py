@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from retrysafe import Boundary, ConfigurationError, InProgress, KeyReused, Keyring, StoredFailure, layered
 from retrysafe.claims.decorator import fingerprint_of
+from retrysafe.cli import main
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.procedures import NotWon
 from retrysafe.protocol.records import EffectiveState
@@ -182,6 +184,20 @@ def test_unreadable_entries_are_a_miss(layers: Layers) -> None:
     for broken in (b"[0, {}]", b"not json", b"[1, {}]", b'[1, {"state": "melted", "fingerprint": "", "result": null}]'):
         layers.fast.client.hset(entry.name.decode(), "record", broken)  # type: ignore[arg-type]
         assert layers.do("k") == first
+
+
+def test_a_sweep_of_the_fast_store_mends_a_lost_expiry(layers: Layers, capsys: pytest.CaptureFixture[str]) -> None:
+    first = layers.do("k")
+    layers.do("k")
+    (entry,) = layers.fast.entries()
+    layers.fast.client.persist(entry.name.decode())
+    for repaired in (1, 0):
+        assert main(["sweep", "--store", layers.fast.url, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["repaired"] == repaired
+    (mended,) = layers.fast.entries()
+    assert mended.expires > 0
+    assert layers.fast.client.hkeys(entry.name.decode()) == [b"version"]
+    assert layers.do("k") == first, "answered by the truth"
 
 
 def test_the_layers_are_checked_when_built(tmp_path: Path) -> None:

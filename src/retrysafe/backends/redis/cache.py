@@ -11,6 +11,7 @@ import json
 from typing import Any
 
 from retrysafe.backends.redis.requests import Script
+from retrysafe.backends.redis.store import CACHED
 from retrysafe.protocol.records import Cached, Micros, Record, State, StoredResult
 from retrysafe.protocol.requests import Ask, nothing
 
@@ -49,7 +50,7 @@ class RedisCache:
         return Ask(self._script("keep", _KEEP, changed.key, (changed.version + 1, until // 1000, "")), nothing)
 
     def _script(self, name: str, source: str, key: bytes, args: tuple[Any, ...]) -> Script:
-        return Script(name, source, (f"retrysafe:cached:{self._truth}:{{{key.hex()}}}".encode(),), args)
+        return Script(name, source, (CACHED + f"{self._truth}:{{{key.hex()}}}".encode(),), args)
 
 
 def _write(record: Record) -> str:

@@ -33,6 +33,7 @@ from retrysafe.protocol.store import Capabilities, Removal
 from retrysafe.protocol.transitions import RULES, Transition, count_started, merge_fingerprint
 
 _PREFIX, _SUFFIX = b"retrysafe:{", b"}"
+CACHED = b"retrysafe:cached:"
 _PAGE = 500
 """The number of keys that a sweep looks at in one request."""
 
@@ -98,6 +99,11 @@ if record and record.format == 1 and record.state > 2 then
   return -1
 end
 return 0""",
+    # A cached record is no loss. Its version stays for a day, so that a delayed write cannot bring an older one back.
+    "mend_cached": """
+redis.call('HDEL', KEYS[1], 'record')
+redis.call('PEXPIRE', KEYS[1], 86400000)
+return -1""",
 }
 _SCRIPTS = {name: packing.LUA + body for name, body in _BODIES.items()}
 
@@ -163,9 +169,13 @@ class RedisStore(StoreDefaults):
 
     def sweep(self, limit: int) -> Iterator[Ask[Removal]]:
         """Forgotten records expire natively. Walk over all keys for those that have lost their expiry: give it back
-        to them, and remove those that are forgotten, up to ``limit``; the answers count what was removed.
+        to them, and remove those that are forgotten, up to ``limit``; the answers count what was removed. A key that
+        `layered` keeps here loses its cached record.
         """
-        mend = _script("mend", b"", (_sources(Transition.SWEEP),))
+        kinds = (
+            (_PREFIX, _script("mend", b"", (_sources(Transition.SWEEP),))),
+            (CACHED, _script("mend_cached", b"", ())),
+        )
         cursor: str | None = None
         removed = 0
 
@@ -176,10 +186,11 @@ class RedisStore(StoreDefaults):
             removed += replies.count(1)
             return Removal(replies.count(1), replies.count(-1))
 
-        while True:
-            yield Ask(Scan(_PREFIX + b"*", cursor, _PAGE, mend, lasting=True), parse)
-            if cursor is None or removed >= limit:
-                return
+        for prefix, mend in kinds:
+            while removed < limit:
+                yield Ask(Scan(prefix + b"*", cursor, _PAGE, mend, lasting=True), parse)
+                if cursor is None:
+                    break
 
     def scan(self, wanted: Filter, cursor: str | None, limit: int) -> Ask[Page]:
         """Return a page in the order of Redis' own SCAN: while keys come and go, it may show one twice."""
