@@ -6,6 +6,7 @@ import asyncio
 import os
 import secrets
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -54,12 +55,7 @@ def test_workers_declare_what_is_missing(
     monkeypatch.setenv("RETRYSAFE_BROKER", os.environ["RETRYSAFE_TEST_RABBITMQ"])
     relayed, consumed = (f"declared-{secrets.token_hex(6)}" for _ in range(2))
     store = outbox_with(tmp_path, relayed)
-    (tmp_path / "declaring.py").write_text(
-        "from retrysafe import Boundary\nfrom retrysafe.messaging import Inbox\n"
-        f"boundary = Boundary('b', store={store!r}, effects='transactional', window='7d')\n"
-        "@Inbox(boundary).handler('stock')\ndef reserve(message): ...\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
+    write_handler(tmp_path, store, monkeypatch)
     relay = ["relay", "--store", store, "--once"]
     stock = ["inbox", "run", "declaring:reserve", "--once", "3s", "--topic"]
     assert main(["relay", "--store", store, "--once", "--declare"]) == 2
@@ -70,6 +66,17 @@ def test_workers_declare_what_is_missing(
     assert main([*stock, relayed, "--declare"]) == 0, "what is there stays"
     assert capsys.readouterr().out == "published 1, delayed 0, dead letters 0\nno message\n1 handled\n"
     asyncio.run(remove(relayed, consumed))
+
+
+def write_handler(folder: Path, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module with a handler, which a command imports as declaring:reserve."""
+    (folder / "declaring.py").write_text(
+        "from retrysafe import Boundary\nfrom retrysafe.messaging import Inbox\n"
+        f"boundary = Boundary('b', store={store!r}, effects='transactional', window='7d')\n"
+        "@Inbox(boundary).handler('stock')\ndef reserve(message): ...\n"
+    )
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "declaring", raising=False)
 
 
 async def remove(*queues: str) -> None:
@@ -95,6 +102,44 @@ def test_a_queue_of_rabbitmq_is_declared(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out == f"declared: {topic}\n"
 
     asyncio.run(remove(topic))
+
+
+_DEAD_ENDS = {
+    "nats": "retrysafe topics declare --broker URL --topic a --topic 'b c' --prefix shop. --stream STREAM",
+    "mqtt": "retrysafe topics declare --broker URL --topic a --topic 'b c' --prefix shop. --group GROUP",
+    "sqlite": "retrysafe topics declare --broker URL --topic a --topic 'b c' --group GROUP",
+}
+
+
+@each_row(
+    ("worker", "broker", "problem"),
+    [
+        *((["relay"], f"{name}:///b.db", command) for name, command in _DEAD_ENDS.items()),
+        (["inbox", "--group", "g"], "nats:///b.db", "--topic 'b c' --group g --prefix shop. --stream STREAM"),
+        (["inbox", "--group", "g"], "sqlite:///b.db", "topics declare --broker URL --topic TOPIC --group GROUP"),
+        (["inbox"], "mqtt://127.0.0.1:9", "--group"),
+        (["relay"], "redis://127.0.0.1:9/0", "127.0.0.1:9"),
+    ],
+)
+def test_a_worker_names_the_command_for_what_it_cannot_declare(
+    worker: list[str],
+    broker: str,
+    problem: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = outbox_with(tmp_path, "a")
+    started = {"relay": ["relay", "--store", store, "--once"], "inbox": ["inbox", "run", "declaring:reserve"]}
+    write_handler(tmp_path, store, monkeypatch)
+    name, *given = worker
+    prefix = [] if broker.startswith("sqlite") else ["--prefix", "shop."]
+    topics = ["--topic", "a", "--topic", "b c", "--declare"]
+    assert main([*started[name], "--broker", broker, *given, *prefix, *topics]) == 2
+    said = capsys.readouterr().err
+    assert problem in said
+    assert name == "relay" or " begins" not in said
 
 
 @each_row(

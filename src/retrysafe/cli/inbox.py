@@ -90,15 +90,16 @@ def run_consumer(options: argparse.Namespace) -> int:
     if not isinstance(handler, Handler):
         raise ConfigurationError(f"{options.handler} is a {type(handler).__qualname__}: name a handler of an Inbox.")
     entry = handler.setting.entry
+    consumer = _consumer(options)
     with serve_health(options, f"inbox {handler.consumer}", entry.backend.address) as observers:
         entry.settings.observers.add(observers)
-        return _run(options, handler)
+        return _run(options, handler, consumer)
 
 
-def _run(options: argparse.Namespace, handler: Handler[Any, Any]) -> int:
+def _run(options: argparse.Namespace, handler: Handler[Any, Any], consumer: Consumer) -> int:
     wait = None if options.once is None else seconds_of(options.once, "--once")
     subscription = Subscription(
-        _consumer(options), handler, lanes=options.lanes, in_flight=options.in_flight, redrive=options.redrive
+        consumer, handler, lanes=options.lanes, in_flight=options.in_flight, redrive=options.redrive
     )
     try:
         waits_for = lambda: _in_progress(subscription.in_progress)  # noqa: E731
@@ -140,9 +141,9 @@ def _consumer(options: argparse.Namespace) -> Consumer:
         raise ConfigurationError(f"--broker: retrysafe inbox run cannot consume from {spec.title}.")
     if not all(options.topic):
         raise ConfigurationError("--topic is empty: is a variable of the shell not set?")
-    declare_for_worker(options, url, spec, given)
     load = spec.load(spec.consumer)
     consumer: Consumer = make_for(_SIDE, lambda: load(url, options.topic, group=options.group, **given))
+    declare_for_worker(options, url, spec, given)
     return consumer
 
 

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any
 
 from retrysafe.admin.operator import connect
-from retrysafe.backends.commands import STORE
+from retrysafe.backends.commands import STORE, quoted
 from retrysafe.cli.brokers import add_broker, choose, make_for
 from retrysafe.cli.opening import add_store, store_of
 from retrysafe.cli.options import add_option, add_verb, add_verbs
@@ -56,12 +56,32 @@ def add_declare(parser: argparse.ArgumentParser) -> None:
 
 def declare_for_worker(options: argparse.Namespace, url: str, spec: BrokerSpec, given: Mapping[str, Any]) -> None:
     """Make what is missing for a worker with --declare, by those of its options that a declaration has too."""
-    if not options.declare:
+    if not (options.declare and spec.declaration):
         return
     if not options.topic:
         raise ConfigurationError("--declare: name with --topic for which topics.")
     alike = {name: value for name, value in given.items() if name in spec.declares}
-    _declare_topics(url, spec, options.topic, getattr(options, "group", ""), alike)
+    group = getattr(options, "group", "")
+    missing = _missing(spec.load(spec.declaration), {**alike, **({"group": group} if group else {})})
+    if any(not hasattr(options, name) for name in missing):
+        named = " and ".join(f"--{name}" for name in missing)
+        raise ConfigurationError(
+            f"--declare: {spec.title} needs {named} too, which this command has not. Declare it beforehand:  "
+            f"{_command(options, spec, alike, group, missing)}"
+        )
+    _declare_topics(url, spec, options.topic, group, alike)
+
+
+def _command(
+    options: argparse.Namespace, spec: BrokerSpec, given: Mapping[str, Any], group: str, missing: Sequence[str]
+) -> str:
+    """The `topics declare` with what a worker was given, without its URL, which may contain a password."""
+    words = [("topic", topic) for topic in options.topic] + ([("group", group)] if group else [])
+    words += [(one.name, getattr(options, one.name)) for one in spec.declare_options if one.argument in given]
+    told = [f"--{name} {quoted(str(value))}" for name, value in words] + [
+        f"--{name} {name.upper()}" for name in missing
+    ]
+    return f"retrysafe topics declare --broker URL {' '.join(told)}"
 
 
 def _declare_topics(url: str, spec: BrokerSpec, topics: Sequence[str], group: str, given: dict[str, Any]) -> None:
@@ -76,10 +96,16 @@ def _with_group(declare: Any, given: dict[str, Any], group: str, title: str) -> 
     parameters = inspect.signature(declare).parameters.values()
     if group and any(one.name == "group" or one.kind is one.VAR_KEYWORD for one in parameters):
         given = {**given, "group": group}
-    for one in parameters:
-        if one.kind is one.KEYWORD_ONLY and one.default is one.empty and one.name not in given:
-            raise ConfigurationError(f"--{one.name} is missing: {title} needs it for a declaration.")
+    for name in _missing(declare, given):
+        raise ConfigurationError(f"--{name} is missing: {title} needs it for a declaration.")
     return given
+
+
+def _missing(declare: Any, given: Mapping[str, Any]) -> list[str]:
+    """The required arguments of a declaration that were not given."""
+    parameters = inspect.signature(declare).parameters.values()
+    required = (one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty)
+    return [name for name in required if name not in given]
 
 
 def _declare(declare: Any, *arguments: Any, **given: Any) -> None:

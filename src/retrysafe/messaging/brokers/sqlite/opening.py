@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from retrysafe.backends.urls import without_password
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.base import Broker
+from retrysafe.messaging.brokers.spec import declaring
 from retrysafe.messaging.brokers.sqlite.broker import AsyncSqlitePublisher, SqliteConsumer, SqlitePublisher, declare
 from retrysafe.protocol.records import Duration
 
@@ -33,7 +34,10 @@ def async_publisher(url: str) -> AsyncSqlitePublisher:
 def consumer(url: str, topics: Sequence[str], *, group: str, lease: Duration = "30s") -> SqliteConsumer:
     """The consumer of `retrysafe inbox run`: the group is a queue, which has the topics that it is bound to."""
     if topics or not group:
-        raise ConfigurationError("A queue of a SQLite file has the topics that it is bound to: give --group alone.")
+        raise ConfigurationError(
+            "A queue of a SQLite file has the topics that it is bound to: give --group alone. Bind it first with  "
+            f"{declaring('GROUP')}"
+        )
     return SqliteConsumer(path_of(url), group, hold=lease)
 
 
