@@ -25,7 +25,7 @@ from retrysafe.backends.commands import quoted
 from retrysafe.claims import context
 from retrysafe.claims.attempt_ids import worker_of
 from retrysafe.errors import OutcomeUnknown, StoreUnavailable
-from retrysafe.protocol.records import EffectiveState, Record
+from retrysafe.protocol.records import OWN, EffectiveState, Record
 from tests.conftest import require
 from tests.operating.conftest import Command, Place, in_a_process, place_of, surroundings
 from tests.stores.harnesses.redis import redis_url
@@ -129,6 +129,20 @@ def test_a_list_says_when_there_is_more(shelf: Place, command: Command) -> None:
         shelf.completed(str(number))
     said = [command("keys", "list", "--store", shelf.operators, "--limit", n).out.splitlines()[-1] for n in "123"]
     assert said == ["1 key and more: raise --limit", "2 keys and more: raise --limit", "3 keys"]
+
+
+def test_leases_of_relays_are_listed_by_name_alone(shelf: Place, command: Command) -> None:
+    for name in (shelf.name, *OWN):
+        with shelf.boundary(name=name).claim("K") as claim:
+            claim.result = "first"
+
+    def boundaries(*arguments: str) -> list[str]:
+        said = command("keys", "list", "--store", shelf.operators, "--json", *arguments)
+        return sorted(json.loads(line)["boundary"] for line in said.out.splitlines())
+
+    assert boundaries() == boundaries("--newest") == [shelf.name]
+    assert json.loads(command("keys", "list", "--store", shelf.operators, "--count", "--json").out)["records"] == 1
+    assert [boundaries("--boundary", name) for name in OWN] == [[name] for name in OWN]
 
 
 def test_a_list_may_begin_with_what_was_written_last(shelf: Place, command: Command) -> None:

@@ -23,7 +23,8 @@ Fields = Mapping[str, Sequence[str]]
 def parse(fields: Fields) -> Filter:
     """The selection that these fields describe; raise `ConfigurationError` for a value that is not one.
 
-    ``older-than`` may be a number of seconds, ``operation`` a method and route alone.
+    ``older-than`` may be a number of seconds, ``operation`` a method and route alone. Leases of relays and redrives are
+    left out, unless a boundary, operation or hash is named.
     """
     given = {name: values[-1] for name, values in fields.items() if values and values[-1]}
     if "operation" in given:
@@ -36,6 +37,7 @@ def parse(fields: Fields) -> Filter:
         since=_instant(given, "since"),
         until=_instant(given, "until"),
         older_than=None if older is None else durations.micros(_number(older), "--older-than"),
+        own=any(name in given for name in ("boundary", "operation", "hash")),
     )
 
 

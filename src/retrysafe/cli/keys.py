@@ -69,8 +69,14 @@ def add_to(verbs: Any) -> None:
     _add_expire(below)
 
 
+_LISTED = """List keys, without their results.
+
+Leases of relays and redrives are left out, unless their boundary is named: retrysafe.relay, retrysafe.redrive.
+"""
+
+
 def _add_list(verbs: Any) -> None:
-    parser = add_verb(verbs, "list", "list keys", run_list, "List keys, without their results.")
+    parser = add_verb(verbs, "list", "list keys", run_list, _LISTED)
     add_store(parser)
     add_filter(parser)
     add_option(
@@ -229,7 +235,7 @@ def run_list(options: argparse.Namespace) -> int:
             count += len(page)
         if not options.json:
             print(f"{count} {'key' if count == 1 else 'keys'}{_more(found, options.limit, count)}")
-            if not count and wanted == Filter():
+            if not count and wanted == selection.parse({}):
                 print(_EMPTY, file=sys.stderr)
     return 0
 

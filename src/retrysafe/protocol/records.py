@@ -221,6 +221,10 @@ def key_space(operation: str) -> str:
     return HTTP if operation.startswith(ROUTED) else operation
 
 
+OWN = (RELAY, REDRIVE) = ("retrysafe.relay", "retrysafe.redrive")
+"""The library's own boundaries, whose keys are leases."""
+
+
 class Filter(NamedTuple):
     """Selects records for an operator; None, and what is empty, selects all.
 
@@ -229,6 +233,7 @@ class Filter(NamedTuple):
     digits: the hex digits with which the key's hash begins, in lower case.
     since, until: the record was last written in these instants or between them.
     older_than: microseconds that have passed at least since the record was last written.
+    own: also the leases of relays and redrives.
     """
 
     boundary: str | None = None
@@ -239,6 +244,7 @@ class Filter(NamedTuple):
     since: Micros | None = None
     until: Micros | None = None
     older_than: Micros | None = None
+    own: bool = True
 
     def takes(self, record: Record) -> bool:
         """Tell whether the filter lets a record through."""
@@ -251,6 +257,7 @@ class Filter(NamedTuple):
             and (self.since is None or record.updated >= self.since)
             and (self.until is None or record.updated <= self.until)
             and (self.older_than is None or record.now - record.updated >= self.older_than)
+            and (self.own or record.boundary not in OWN)
         )
 
 

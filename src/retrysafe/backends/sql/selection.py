@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from retrysafe.backends.sql import reading
 from retrysafe.backends.sql.table import COLUMNS, LAPSED_IN_DOUBT, REPORTED, STANDING, any_of
 from retrysafe.errors import ConfigurationError
-from retrysafe.protocol.records import HTTP, ROUTED, Count, EffectiveState, Filter, Page
+from retrysafe.protocol.records import HTTP, OWN, ROUTED, Count, EffectiveState, Filter, Page
 from retrysafe.protocol.requests import Ask, Rows
 
 if TYPE_CHECKING:
@@ -187,6 +187,8 @@ def _conditions(store: SqlStatements, wanted: Filter, walk: IndexWalk) -> tuple[
     if wanted.older_than is not None:
         params["age"] = wanted.older_than
         found.append(f"t.now - r.updated >= {store.p('version', 'age')}")
+    if not wanted.own:
+        found.append(f"r.boundary NOT IN {OWN}")
     if walk.by_age and wanted.digits:
         found.append(_range(store, wanted.digits, params))
     if walk.besides:

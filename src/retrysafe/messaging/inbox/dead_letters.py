@@ -24,6 +24,7 @@ from retrysafe.messaging.inbox.attempts import HandlerSettings, InboxAttempt
 from retrysafe.messaging.inbox.procedures import HandlerOutcome
 from retrysafe.protocol.messages import DeadLetter, InboxLetter, Turn
 from retrysafe.protocol.ordering import lane
+from retrysafe.protocol.records import REDRIVE
 from retrysafe.protocol.redelivery_policy import HandleResult
 from retrysafe.protocol.requests import Ask, Program, ask
 
@@ -58,7 +59,6 @@ class Letters:
         return await _arun(self.backend, program)
 
 
-_NAME = "retrysafe.redrive"
 _LEASE = "30s"
 _PAGE = 100
 
@@ -146,7 +146,7 @@ async def acount_marked(setting: HandlerSettings, letters: Letters) -> int:
 
 def _leases(letters: Letters) -> Boundary:
     """The boundary that leases the dead letters; without observers, because its claims are internal."""
-    return Boundary(_NAME, store=letters.backend, lease=_LEASE, observers=())
+    return Boundary(REDRIVE, store=letters.backend, lease=_LEASE, observers=())
 
 
 def _lease(leases: Boundary, setting: HandlerSettings) -> Lease:

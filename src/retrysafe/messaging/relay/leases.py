@@ -15,13 +15,11 @@ from retrysafe.claims.heartbeat import LeaseTerm, LoopHeartbeat, ThreadHeartbeat
 from retrysafe.claims.observers import UNOBSERVED
 from retrysafe.errors import LeaseLost, RetrysafeError, StoreUnavailable
 from retrysafe.protocol.keys import Lookup
-from retrysafe.protocol.records import ClaimRequest, Clocks, Ownership, State
+from retrysafe.protocol.records import RELAY, ClaimRequest, Clocks, Ownership, State
 from retrysafe.protocol.requests import Program, ask
 from retrysafe.protocol.store import Store
 from retrysafe.protocol.transitions import Transition
 
-NAME = "retrysafe.relay"
-"""The boundary and the operation of the records."""
 KEPT = 86_400_000_000
 """Microseconds for which a record is kept when no relay has the bucket."""
 LOST = "Another relay holds the bucket. What was published is published again, under its ids."
@@ -31,12 +29,12 @@ class BucketLeases:
     def __init__(self, backend: Backend, seconds: float) -> None:
         self.backend = backend
         self._clocks = Clocks(round(seconds * 1e6), KEPT, KEPT)
-        self._lookup = Lookup(None, NAME, "", NAME)
+        self._lookup = Lookup(None, RELAY, "", RELAY)
 
     def request(self, number: int) -> ClaimRequest:
         """Ask for the lease of a bucket, by a new attempt."""
         key = self._lookup.of(f"bucket {number}")
-        return ClaimRequest(key, NAME, "", NAME, b"", attempt_ids.new(), "keyed", self._clocks, scoped=False)
+        return ClaimRequest(key, RELAY, "", RELAY, b"", attempt_ids.new(), "keyed", self._clocks, scoped=False)
 
 
 class BucketLease:
