@@ -14,6 +14,7 @@ from retrysafe.admin.rendering import details
 from retrysafe.cli.keys import add_filter
 from retrysafe.cli.opening import SECRET, add_store_verb, commands_of, open_operator, store_of
 from retrysafe.cli.options import add_option, add_verbs
+from retrysafe.cli.progress import show_progress
 from retrysafe.cli.rendering import as_json, lines, say, table
 from retrysafe.errors import ConfigurationError
 from retrysafe.loads.sql import marks_of
@@ -57,7 +58,7 @@ def run_runs(options: argparse.Namespace) -> int:
 def run_show(options: argparse.Namespace) -> int:
     options.limit = 0
     parts = _parts(options, run=in_scope(options.run_id, options.scope or ""))
-    with open_operator(options) as operator:
+    with open_operator(options) as operator, show_progress(lambda: "looking for the run"):
         located = operator.locate(
             options.run_id,
             boundary=options.boundary,
@@ -79,7 +80,8 @@ def run_show(options: argparse.Namespace) -> int:
 
 
 def _parts(options: argparse.Namespace, **named: str) -> list[dict[str, Any]]:
-    with Operating(options.target or store_of(options), observers=()) as operating:
+    target = options.target or store_of(options)
+    with Operating(target, observers=()) as operating, show_progress(lambda: "reading the loads"):
         found = operating.look(lambda backend: marks_of(backend, options.limit, **named))
     return [dict(zip(_HEADS, (of, part, *mark), strict=True)) for of, part, mark in found]
 

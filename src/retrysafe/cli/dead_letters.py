@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from retrysafe.admin.rendering import duration, instant
 from retrysafe.cli.opening import add_reason, add_store_verb, ask, store_of
 from retrysafe.cli.options import add_option, add_verbs
+from retrysafe.cli.progress import show_progress
 from retrysafe.cli.rendering import as_json, lines, say, table
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.messages import DeadLetter, DeadLetterFilter
@@ -124,7 +125,8 @@ def run_change(side: Side, verb: str, options: argparse.Namespace) -> int:
         groups = operator.count(chosen)
         if not confirm(verb, groups, options):
             return 0 if options.dry_run else 1
-        done = getattr(operator, verb)(chosen, limit=options.limit, reason=options.reason)
+        with show_progress(lambda: f"{verb} of {sum(groups.values()):,} messages"):
+            done = getattr(operator, verb)(chosen, limit=options.limit, reason=options.reason)
     told = as_json({"chosen": sum(groups.values()), _DONE[verb]: done})
     print(told if options.json else f"{side.redriven if verb == 'redrive' else _DONE[verb]}: {done}")
     return 0 if done else 1
