@@ -14,6 +14,7 @@ from retrysafe.protocol.retry_table import ANSWERS, WITHHELD, Prospect, prospect
 from retrysafe.protocol.store import Capabilities
 from tests.proving.breaks.table import all_breaks
 from tests.proving.proofs import MODES, Proof, Run, read
+from tests.proving.servers import SERVICES
 from tests.stores import harnesses
 
 PROOFS = ROOT / "tests/proving/proofs.json"
@@ -146,7 +147,9 @@ def _list_parts() -> list[Run]:
 
 def _run_of_part(run: Run) -> str:
     """The table of a part that was recorded in a run of its own, and that run."""
-    told = ", ".join(f"{name} {number}" for name, number in run.versions.items())
+    met = {one.kind for one in run.proofs}
+    versions = {name: number for name, number in run.versions.items() if SERVICES.get(name) in (None, *met)}
+    told = ", ".join(f"{name} {number}" for name, number in versions.items())
     tests = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(run.tests.items()))
     return (
         _part(run.proofs[0].part, run.proofs)

@@ -88,12 +88,15 @@ def test_each_fault_is_counted_where_it_was_injected(recorded: ModuleType) -> No
 def test_a_part_of_its_own_run_names_that_run_and_counts_for_its_store(recorded: ModuleType) -> None:
     found = [Proof("failing statements", "sqlite", "transactional, tx=", "disk full", 9, rows=(84,))]
     file = recorded.PARTS / "sqlite.json"
-    proofs.write(file, [one._asdict() for one in found], {"MySQL 9": "9.1"}, {"passed": 6}, "tests/faults")
+    versions = {"MySQL 9": "9.1", "Redis": "7.0", "valkey-9": "9.0"}
+    proofs.write(file, [one._asdict() for one in found], versions, {"passed": 6}, "tests/faults")
     run = proofs.read(file)
     assert run is not None
     _, part = recorded.injected().split("### Failing statements\n\n9 faults injected, no promise broken.")
     assert "| disk full | transactional, tx= | 9 | 0 | 84 |" in part
     assert f"seed {run.seed}, effort short, 6 passed; pytest was given `tests/faults`. Versions: MySQL 9 9.1," in part
+    assert "Redis" not in part, "no proof of the part has met it"
+    assert "valkey" not in part
     assert "| 9 faults injected, no promise broken |" in recorded.promises().split("### sqlite")[1]
 
 

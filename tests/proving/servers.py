@@ -21,6 +21,8 @@ LIBRARIES = (
     "aiobotocore",
     "django",
 )
+SERVICES = {"PostgreSQL": "postgresql", "MariaDB": "mysql", "Redis": "redis"} | {one: one for one in OTHER_VERSIONS}
+"""The servers by the names that a run tells."""
 
 
 def server_versions() -> dict[str, str]:
@@ -29,8 +31,7 @@ def server_versions() -> dict[str, str]:
     for name in LIBRARIES:
         with suppress(PackageNotFoundError):
             found[name] = version(name)
-    services = {"PostgreSQL": "postgresql", "MariaDB": "mysql", "Redis": "redis"}
-    for name, service in (services | {service: service for service in OTHER_VERSIONS}).items():
+    for name, service in SERVICES.items():
         kind, url = OTHER_VERSIONS.get(service, service), os.environ.get(variable_of(service))
         if url and kind in _ASKED:
             found[name] = _ASKED[kind](url)
