@@ -686,6 +686,7 @@ OPERATION = (
             STATUS,
             check("`retrysafe outbox status`", "reference/commands.md#retrysafe-outbox"),
             check("`retrysafe inbox status`", "reference/commands.md#retrysafe-inbox"),
+            test("boundary/test_terms.py::test_memory_lets_go_of_what_is_over"),
         ),
     ),
     Line("O7", "Conflicts of keys raise an alert", (ALERTS, test("observing/test_metrics.py::test_a_mismatch"))),

@@ -26,6 +26,7 @@ from retrysafe import (
     current,
     wait,
 )
+from retrysafe.backends.memory.store import MemoryStore
 from retrysafe.claims.codec import JSONCodec
 from retrysafe.claims.observers import EVENTS, Observers
 from retrysafe.claims.plan import Plans
@@ -132,6 +133,19 @@ def test_result_and_key_have_separate_clocks() -> None:
     with timed.boundary.claim("k") as claim:
         assert not claim.replayed
     assert timed.names().count("expired_refused") == 1
+
+
+def test_memory_lets_go_of_what_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no sweeper, so a new key makes room."""
+    monkeypatch.setattr(MemoryStore, "_room", 3)
+    timed = Timed(window="1h", memory="1h")
+    records = timed.boundary.entrypoint.settings.backend.client().records
+    sizes = []
+    for number in range(12):
+        with timed.boundary.claim(number):
+            sizes.append(len(records))
+        timed.clock.elapse(2 * 3600)
+    assert max(sizes) <= 3
 
 
 @pytest.mark.fault(78)

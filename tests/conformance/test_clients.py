@@ -98,7 +98,7 @@ def test_a_client_that_breaks_a_rule_fails_in_it(subtests: pytest.Subtests) -> N
 
 
 def test_the_command_checks_a_client(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    command = ["conformance", "client", "--only", "reused", "--format", "json", "--", *CLIENT]
+    command = ["conformance", "client", "--only", "reused", "--json", "--", *CLIENT]
     assert main(command) == 0
     assert json.loads(capsys.readouterr().out)["counts"]["passed"] == 1
     assert main([*command, "insists"]) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -58,6 +59,11 @@ def test_a_file_is_checked(tmp_path: Path) -> None:
     assert (code, told.startswith("FAILS  charge_a_provider\n")) == (1, True)
     (tmp_path / "empty.py").touch()
     assert run("empty.py") == (2, "")
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(COMMAND, env=environment(), stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, ""), "as of a reader that has enough, such as head"
 
 
 def test_the_page_has_ten_tasks() -> None:

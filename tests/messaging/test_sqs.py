@@ -9,9 +9,10 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import patch
 
 import pytest
-from botocore.exceptions import ClientError, ConnectTimeoutError
+from botocore.exceptions import ClientError, ConnectTimeoutError, NoCredentialsError, NoRegionError
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 
@@ -20,7 +21,7 @@ from retrysafe.messaging.brokers.receipts import Receipts
 from retrysafe.messaging.brokers.registry import broker_at
 from retrysafe.messaging.brokers.sqs import SnsPublisher, SqsConsumer, SqsPublisher, declare
 from retrysafe.messaging.brokers.sqs import publisher as publishers
-from retrysafe.messaging.brokers.sqs.client import FAILURES, TopicMissing
+from retrysafe.messaging.brokers.sqs.client import FAILURES, Service, TopicMissing
 from retrysafe.messaging.brokers.sqs.messages import content_of, envelope_from, name_of, order_of
 from retrysafe.messaging.brokers.sqs.results import blames_one, result_of, result_of_answer
 from retrysafe.messaging.brokers.sqs.topology import _allowing
@@ -426,5 +427,12 @@ async def test_settings_that_cannot_be_are_refused() -> None:
     for url in ("sqs://localhost", "sqs:///queue", "sns://?profile=x"):
         with pytest.raises(ConfigurationError, match="region"):
             broker_at(url, name="shop")
+    client = Service("sqs", None, None, 1.0)
+    for error in (NoCredentialsError(), NoRegionError()):
+        with (
+            patch.object(client, "_open", side_effect=error),
+            pytest.raises(ConfigurationError, match=r"\w\. Give this machine"),
+        ):
+            await client.call("send_message")
     (said,) = await SqsPublisher(region="us-east-1").publish([event(topic="")])
     assert said.status is PublishStatus.RETRYABLE

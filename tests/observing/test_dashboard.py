@@ -157,6 +157,9 @@ def test_a_field_that_grafana_does_not_know_is_lost(printed: dict[str, Any], fie
 def test_every_metric_has_a_panel() -> None:
     titles = {panel.title.partition(",")[0] for panels in rows().values() for panel in panels}
     assert {metric.name for metric in (*COUNTERS, *GAUGES, *MEASURES)} <= titles
+    glance = [panel.title for panel in rows()["At a glance"]]
+    assert glance[:3] == ["Hit rate", "Duplicate rate", "Conflict rate"]
+    assert {"retrysafe.outbox.lag", "retrysafe.inbox.lag"} < {*glance}
 
 
 class Fed:

@@ -49,7 +49,10 @@ def test_impossible_requests_make_exit_code_2(
 
 def test_json_names_place_rule_and_fix(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["scan", "--format", "json"])
-    found = json.loads(capsys.readouterr().out)
+    told = capsys.readouterr().out
+    main(["scan", "--json"])
+    assert capsys.readouterr().out == told
+    found = json.loads(told)
     assert (found["rule"], found["path"], found["line"], found["in"]) == ("RS101", "shop.py", 11, "create")
     assert found["fix"] == HANDLER.fix
     assert len(found["fingerprint"]) == 32

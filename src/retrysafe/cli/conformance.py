@@ -18,7 +18,7 @@ from typing import Any
 
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.registry import connect, forget
-from retrysafe.cli.options import add_option, add_verb, add_verbs
+from retrysafe.cli.options import add_json_format, add_option, add_verb, add_verbs
 from retrysafe.conformance import clients
 from retrysafe.conformance.capabilities import MODES, Capabilities, parse
 from retrysafe.conformance.profiles import PROFILES, SERVERS
@@ -69,6 +69,7 @@ def _add_client(verbs: Any) -> None:
 def _add_common(parser: argparse.ArgumentParser, rules: str, timeout: float) -> None:
     add_option(parser, "--only IDS", f"only these rules: {rules} (default: all)")
     add_option(parser, "--format FORMAT", "markdown (default), json or junit", "markdown", choices=_FORMATS)
+    add_json_format(parser)
     add_option(parser, "--output FILE", "write the report to FILE (default: standard output)", type=Path)
     add_option(parser, "--timeout SECONDS", f"how long one step may take (default: {timeout:g})", timeout, type=float)
 

@@ -57,6 +57,11 @@ def _add_parser(verbs: Any, name: str, text: str, description: str) -> argparse.
     return parser
 
 
+def add_json_format(parser: argparse.ArgumentParser) -> None:
+    """Add --json to a verb with --format, because the other verbs have it."""
+    parser.add_argument("--json", help="the same as --format json", dest="format", action="store_const", const="json")
+
+
 def add_option(parser: Any, named: str, text: str, default: Any = None, **settings: Any) -> None:
     """Add an option: "--limit N" takes a number, "--topic NAME..." may be repeated, "--json" is a flag.
 

@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from typing import Any
 
-from retrysafe.cli.options import add_option, add_verb
+from retrysafe.cli.options import add_json_format, add_option, add_verb
 from retrysafe.cli.rendering import say
 from retrysafe.errors import ConfigurationError
 from retrysafe.scan import baseline, report
@@ -24,6 +24,7 @@ def add_to(verbs: Any) -> None:
     parser = add_verb(verbs, "scan", "find code that is not safe to retry", run, __doc__)
     add_option(parser, "paths PATH", "files and folders (default: .)", ["."], nargs="*")
     add_option(parser, "--format", "(default: text)", "text", choices=("text", "json", "sarif"))
+    add_json_format(parser)
     add_option(parser, "--baseline FILE", "leave out the findings that are in FILE")
     add_option(parser, "--write-baseline FILE", "write all findings to FILE, and exit with 0")
     add_option(parser, "--exclude GLOB...", "names or paths to leave out")

@@ -15,6 +15,7 @@ _BOUNDARY = "retrysafe_boundary"
 _SUBJECTS = ("outbox", "inbox", "client", "webhooks")
 """The second words of the names of metrics that have a row of their own."""
 _FIRST, _KEYS = "At a glance", "Keys and attempts"
+_LAGS = ("retrysafe.outbox.lag", "retrysafe.inbox.lag")
 _WIDTH, _HEIGHT, _A_ROW = 8, 7, 3
 """The size of a panel in the grid of 24 columns, and how many are side by side."""
 
@@ -71,8 +72,10 @@ def _glance() -> Iterator[Panel]:
         _legend([_BOUNDARY]),
         "percentunit",
     )
-    avoided = series("retrysafe.duplicates_avoided", kind="total")
+    avoided, conflicts = (series(f"retrysafe.{name}", kind="total") for name in ("duplicates_avoided", "conflicts"))
     yield _ratio("Duplicate rate", "The share of calls that would have run an operation again.", avoided, claims)
+    yield _ratio("Conflict rate", "The share of calls told that another attempt is in progress.", conflicts, claims)
+    yield from (_of_gauge(one) for one in GAUGES if one.name in _LAGS)
     for measure in (STORE_DURATION, WORK_DURATION):
         bucket = series(measure.name, measure.unit, "bucket")
         inner = f"sum by (le, {_BOUNDARY}) (rate({bucket}{{{_OF}}}[$__rate_interval]))"

@@ -10,6 +10,8 @@ import argparse
 import ast
 import importlib.util
 import inspect
+import os
+import sys
 import tempfile
 from pathlib import Path
 from types import ModuleType
@@ -72,4 +74,10 @@ def load(path: Path) -> ModuleType:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of our output has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 141
+    raise SystemExit(code)

@@ -48,7 +48,9 @@ class Service:
             async with asyncio.timeout(self._timeout + patience):
                 return await getattr(await self._open(), operation)(**arguments)
         except (NoCredentialsError, NoRegionError) as error:
-            raise ConfigurationError(f"{error} Give this machine credentials of AWS, and the URL a region=.") from error
+            raise ConfigurationError(
+                f"{str(error).rstrip('.')}. Give this machine credentials of AWS, and the URL a region=."
+            ) from error
 
     async def aclose(self) -> None:
         self._client = None
