@@ -108,6 +108,7 @@ def asks() -> Iterator[tuple[str, Any]]:
     unknown = frozenset({EffectiveState.UNKNOWN})
     for wanted in (
         Filter(),
+        Filter(own=False),
         Filter("shop", "charge", "eu", digits="ab", since=1, until=2, older_than=3),
         Filter(states=frozenset(REPORTED)),
         Filter(states=unknown, since=5, digits="ab"),
