@@ -6,6 +6,7 @@ import asyncio
 import gc
 import random
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -289,8 +290,11 @@ async def test_a_completion_that_has_to_wait_outlives_its_cancelled_caller(
         go_on.set()
         await auntil(lambda: watching.execute(blocked, (other.info.backend_pid,)).fetchone())
         task.cancel()
+        until = time.monotonic() + 3  # well before the statement's own deadline
         for _ in range(50):  # as long as the server takes to hear of a statement that is cancelled, and longer
             await asyncio.sleep(0)
+            if time.monotonic() > until:
+                break
             waits = watching.execute(blocked, (other.info.backend_pid,)).fetchone()
             assert waits, "the completion was given up"
             assert not task.done()

@@ -533,4 +533,4 @@ def _judge_early_end(settlement: Settlement, ended: TransactionEnded | None, *, 
         )
     if settlement.refuses:
         return Settled.ROLLED_BACK
-    raise ended or TransactionEnded()
+    raise ConfigurationError((ended or TransactionEnded()).detail) from ended
