@@ -225,6 +225,28 @@ async def test_r16_an_exception_rolls_a_transaction_back(tmp_path: Path) -> None
             assert claim.tx.execute("SELECT count(*) FROM orders").fetchall() == [(1,)]
 
 
+async def test_a_serialization_failure_that_is_answered_by_a_409_runs_the_handler_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Wanted(Exception):
+        pass
+
+    async def conflict(request: web.Request) -> web.StreamResponse:
+        try:
+            if app.ran < 3:
+                raise Wanted
+        except Wanted as error:
+            raise web.HTTPConflict from error
+        return web.Response(text="done")
+
+    async with serving(tmp_path, "transactional") as app:
+        backend = app.boundary._settings.backend
+        monkeypatch.setattr(backend, "restarts", lambda error: isinstance(error, Wanted))
+        app.do = conflict
+        assert [(await app.post()).body for _ in "12"] == [b"done"] * 2
+        assert app.ran == 3
+
+
 async def stream(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse()
     await response.prepare(request)

@@ -401,7 +401,10 @@ def test_a_transaction_that_the_database_wants_again(tmp_path: Path) -> None:
                 site.execute("DO $$ BEGIN RAISE EXCEPTION 'again' USING ERRCODE = '40001'; END $$")
             return Response(items)
 
-        for handler in (None, lambda error, context: Response(status=503)):
+        for handler in (
+            None,
+            *(lambda error, context, status=status: Response(status=status) for status in (503, 409)),
+        ):
             site.settings(REST_FRAMEWORK=REST | ({} if handler is None else {"EXCEPTION_HANDLER": handler}))
             site.runs = Throttle.asked = 0
             site.execute("DELETE FROM goods")

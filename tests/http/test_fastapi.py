@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy as copy_module
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,10 @@ import fastapi.routing
 import pytest
 import sqlalchemy
 from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, Header, HTTPException, Request, Response
-from fastapi.responses import RedirectResponse, StreamingResponse
+from fastapi.responses import JSONResponse, RedirectResponse, StreamingResponse
 from pydantic import BaseModel
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
@@ -657,6 +659,48 @@ async def test_a_failure_rolls_back(database: Database, kind: str) -> None:
     failing[0] = False
     assert (await add(app, "tea")).status == 200
     assert database.look() == ["tea"]
+
+
+AGAIN = text("DO $$ BEGIN RAISE EXCEPTION 'again' USING ERRCODE = '40P01'; END $$")
+
+
+@pytest.mark.fault(24)
+@pytest.mark.parametrize("database", ["postgresql+psycopg", "postgresql+asyncpg"], indirect=True)
+@pytest.mark.parametrize("answered", ["handler", "raised", "raised from none"])
+async def test_a_deadlock_that_the_application_answers_by_a_4xx_runs_the_request_again(
+    database: Database, answered: str
+) -> None:
+    runs: list[Any] = []
+
+    @contextmanager
+    def as_conflict() -> Iterator[None]:
+        runs.append(None)
+        try:
+            yield
+        except DBAPIError as error:
+            if answered == "handler":
+                raise
+            raise HTTPException(409) from (error if answered == "raised" else None)
+
+    if database.asynchronous:
+
+        async def after(session: Any, tasks: Any) -> None:
+            with as_conflict():
+                if len(runs) < 3:
+                    await session.execute(AGAIN)
+    else:
+
+        def after(session: Any, tasks: Any) -> None:  # type: ignore[misc]
+            with as_conflict():
+                if len(runs) < 3:
+                    session.execute(AGAIN)
+
+    app = shared(database, after=after)
+    if answered == "handler":
+        app.exception_handler(DBAPIError)(lambda request, error: JSONResponse({}, 409))
+    assert (await add(app, "tea")).status == 200
+    assert (await add(app, "tea")).replayed
+    assert (len(runs), database.look()) == (3, ["tea"])
 
 
 @pytest.mark.parametrize("database", ["sqlite+aiosqlite", "postgresql+asyncpg"], indirect=True)

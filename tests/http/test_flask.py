@@ -13,6 +13,7 @@ from flask import Blueprint, Flask, Response, abort, g, jsonify, request, send_f
 from flask.testing import FlaskClient
 from flask.views import MethodView
 from sqlalchemy import create_engine, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import scoped_session, sessionmaker
 
 from retrysafe import Boundary, ConfigurationError, current
@@ -636,6 +637,35 @@ def test_a_transaction_is_one_with_the_views_work(books: Books, through: str) ->
     assert (sent("b", 201).status_code, books.count()) == (201, 2)
     assert (sent("c", 409).status_code, books.count()) == (409, 3)
     assert replayed(sent("c", 409))
+
+
+@pytest.mark.fault(23)
+@pytest.mark.parametrize("place", ["postgresql-transactional"], indirect=True)
+@pytest.mark.parametrize("answered", ["errorhandler", "abort"])
+def test_a_serialization_failure_that_is_answered_by_a_4xx_runs_the_view_again(books: Books, answered: str) -> None:
+    shop, last = books.shop, 3
+
+    @shop.view()
+    def order() -> str:
+        books.add(current().tx)
+        try:
+            if shop.runs < last:
+                current().tx.execute(text("DO $$ BEGIN RAISE EXCEPTION 'again' USING ERRCODE = '40001'; END $$"))
+        except DBAPIError:
+            if answered == "abort":
+                abort(409)
+            raise
+        return "done"
+
+    if answered == "errorhandler":
+        shop.app.errorhandler(DBAPIError)(lambda error: ("busy", 409))
+    Idempotency(shop.app, books.boundary, principal="shared")
+    assert (post(shop).text, books.count(), shop.runs) == ("done", 1, 3)
+    assert replayed(post(shop))
+    last = 100
+    assert (post(shop, "exhausted").status_code, books.count(), shop.runs) == (503, 1, 9)
+    last = 0
+    assert (post(shop, "exhausted").text, books.count()) == ("done", 2)
 
 
 @pytest.mark.parametrize("place", SQL, indirect=True)

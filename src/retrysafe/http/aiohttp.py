@@ -104,11 +104,12 @@ async def _exchange(
 
     async def work() -> Response:
         await _give_back(request, exchange.body, parsed=parsed)
-        exchange.origin = RETURNED
+        exchange.origin, exchange.error = RETURNED, None
         try:
             given[:] = [await handler()]
         except web.HTTPException as response:
             given[:] = [response]
+            exchange.error = response
             # a success and a redirect are raised in place of being returned
             exchange.origin = ResponseOrigin(raised=response.status >= 400)
         captured = _capture(given[0])

@@ -134,6 +134,8 @@ def _answer(request: HttpRequest, run: Callable[[], HttpResponseBase]) -> Any:
     try:
         return run()
     except _REFUSALS as error:
+        if (guarded := find_guarded_request(request)) is not None:
+            guarded.caught = error
         return response_for_exception(request, error)
 
 
@@ -264,8 +266,9 @@ class IdempotencyMiddleware:
         if guarded is None:
             return None
         guarded.caught = exception
-        if self.guard.transactional and self.guard.entry.restarts(exception):
-            guarded.uncaught = exception
+        wanted = self.guard.find_restart(500, exception) if self.guard.transactional else None
+        if isinstance(wanted, Exception):
+            guarded.uncaught = wanted
             return Again(status=500)
         return None
 

@@ -269,8 +269,9 @@ class Exchange:
     async def settle(self, capture: Capture, error: Exception | None, origin: ResponseOrigin) -> None:
         """Record the response before the client can see the end of it; ``error`` is what it was made of, if known."""
         assert self.claim is not None
-        if error is not None and self.guard.restarts(capture.status, error):
-            await self.end(error)
+        wanted = self.guard.find_restart(capture.status, error)
+        if wanted is not None:
+            await self.end(wanted)
         else:
             self.guard.judge(self.claim, capture.finish(), self.request, origin)
             await self.end(None)
@@ -334,9 +335,11 @@ class UnaryExchange(Exchange):
 
     Attributes:
         origin: the origin of the handler's response.
+        error: the handler's exception that it answers, if any.
     """
 
     origin = RETURNED
+    error: Exception | None = None
 
     async def respond(self, handler: Callable[[], Awaitable[Response]]) -> Response | Refusal | None:
         """Claim the key and run ``handler``; returns what is answered in its place, as `attempt`."""
@@ -350,7 +353,7 @@ class UnaryExchange(Exchange):
                 capture.take(response)
             except Refusal as refusal:
                 await self.give_up(refusal)
-            await self.settle(capture, None, self.origin)
+            await self.settle(capture, self.error, self.origin)
 
         try:
             return await self.attempt(run)

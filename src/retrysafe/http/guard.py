@@ -279,9 +279,18 @@ class Guard:
         report(found.code, error)
         return found
 
-    def restarts(self, status: int, error: Exception) -> bool:
-        """Tell whether a response reports an error after which the whole transaction has to run again."""
-        return status >= 500 and self.entry.restarts(error)
+    def find_restart(self, status: int, error: BaseException | None) -> BaseException | None:
+        """The error behind a response to ``error`` after which the whole transaction has to run again, if any.
+
+        Nothing of a transaction is left then, whatever was answered and whichever error was made of it.
+        """
+        if not self.transactional:
+            return error if error is not None and status >= 500 and self.entry.restarts(error) else None
+        seen: list[BaseException] = []
+        while error is not None and error not in seen and not self.entry.restarts(error):
+            seen.append(error)
+            error = error.__cause__ or error.__context__
+        return None if error in seen else error
 
     def find_lost(self, error: BaseException | None) -> Refusal | None:
         """The refusal after the handler has found that another attempt has its key, or that it has to wait."""
