@@ -82,6 +82,28 @@ def test_every_error_of_a_claim_has_an_answer_but_those_for_developers(kind: typ
         assert "db-17" not in refusal.detail, "what concerns the server stays there"
 
 
+@each_row(
+    ("differing", "safe"),
+    [
+        (("path",), False),
+        (("query",), False),
+        (("path", "query"), False),
+        (("method", "path"), True),
+        (("body", "path"), True),
+        (("body",), True),
+        ((), True),
+    ],
+)
+def test_a_new_key_is_not_safe_for_what_may_be_the_request_before_a_redirect(
+    differing: tuple[str, ...], safe: bool
+) -> None:
+    refusal = refusal_of(errors.KeyReused(f"It differs in: {', '.join(differing)}.", differing=differing))
+    assert refusal is not None
+    told = json.loads(render(refusal).body or b"")
+    assert (told["safe_new_key"], "before a redirect" not in told["detail"]) == (safe, safe)
+    assert told["detail"].startswith("It differs in: ")
+
+
 def test_a_conflict_says_when_to_come_back() -> None:
     refusal = refusal_of(errors.InProgress(retry_after=7.2))
     assert refusal is not None

@@ -105,7 +105,7 @@ def _refuse(refusal: Refusal, guard: Guard) -> CallAnswer:
     problem = PROBLEMS[refusal.code]
     trailing: list[tuple[str, str | bytes]] = [
         ("retrysafe-code", refusal.code),
-        ("retrysafe-safe-new-key", str(problem.safe_new_key).lower()),
+        ("retrysafe-safe-new-key", str(refusal.safe_new_key).lower()),
         ("retrysafe-type", f"{guard.policy.problem_base}{refusal.code}/"),
     ]
     if refusal.key:

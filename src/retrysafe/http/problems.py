@@ -194,13 +194,27 @@ _SERVERS = frozenset({"store-unavailable", "outcome-unknown", "result-unavailabl
 """Other refusals whose cause is on the server."""
 
 
+_OF_THE_PLACE = frozenset({"path", "query"})
+"""Parts of a fingerprint that a redirect changes."""
+_REDIRECTED = (
+    "Nothing was done now. It may be the same request before a redirect, which was followed and carried out: then a "
+    "new key would do it twice. Use a new key only for a new request."
+)
 _EXHAUSTED = "All connections of the service's pool were in use. Its operator can have more: {}."
 
 
 class Refusal(Exception):
     """A request that the layer answers by itself: with which code, and why."""
 
-    def __init__(self, code: str, detail: str = "", retry_after: float | None = None, key: str = "") -> None:
+    def __init__(
+        self,
+        code: str,
+        detail: str = "",
+        retry_after: float | None = None,
+        key: str = "",
+        *,
+        redirected: bool = False,
+    ) -> None:
         super().__init__(code)
         self.code = code
         self.key = key if code in _OF_A_KEY else ""
@@ -208,6 +222,8 @@ class Refusal(Exception):
         are derived can be computed from a whole hash."""
         self.detail = detail or PROBLEMS[code].detail
         self.retry_after = retry_after
+        self.safe_new_key = PROBLEMS[code].safe_new_key and not redirected
+        """As that of the problem, but not if it may be the same request before a redirect that was followed."""
 
 
 def refusal_of(error: RetrysafeError | Postponed) -> Refusal | None:
@@ -223,7 +239,12 @@ def refusal_of(error: RetrysafeError | Postponed) -> Refusal | None:
                 detail = f"{error.detail}. {PROBLEMS[code].detail}"
             if isinstance(error, StoreUnavailable) and error.more_connections:
                 detail = f"{PROBLEMS[code].detail} {_EXHAUSTED.format(error.more_connections)}"
-            return Refusal(code, detail, getattr(error, "retry_after", None), getattr(error, "key", ""))
+            differing = {*error.differing} if isinstance(error, KeyReused) else set()
+            redirected = bool(differing) and differing <= _OF_THE_PLACE
+            if redirected:
+                detail = f"{error.detail} {_REDIRECTED}"
+            key = getattr(error, "key", "")
+            return Refusal(code, detail, getattr(error, "retry_after", None), key, redirected=redirected)
     return None
 
 
@@ -246,7 +267,7 @@ def render(refusal: Refusal, status: int | None = None, base: str = BASE, progra
         "status": code,
         "detail": refusal.detail,
         "code": refusal.code,
-        "safe_new_key": problem.safe_new_key,
+        "safe_new_key": refusal.safe_new_key,
     }
     if refusal.key:
         command = Commands(program).line("keys show", [("hash", refusal.key)])
