@@ -12,7 +12,7 @@ import pytest
 from flask import Blueprint, Flask, Response, abort, g, jsonify, request, send_file, session, stream_with_context
 from flask.testing import FlaskClient
 from flask.views import MethodView
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import scoped_session, sessionmaker
 
@@ -776,24 +776,32 @@ def test_flask_sqlalchemy_shares_its_session(tmp_path: Any) -> None:
 
     app = Flask("shop")
     app.config["SQLALCHEMY_DATABASE_URI"] = f"sqlite:///{tmp_path / 'shop.db'}"
+    app.config["SQLALCHEMY_BINDS"] = {"audit": f"sqlite:///{tmp_path / 'audit.db'}"}
     db = SQLAlchemy(app)
+    flushed: list[Any] = []
+    event.listen(db.session, "before_flush", lambda session, *_: flushed.append(session))
 
     class Order(db.Model):  # type: ignore[misc, name-defined]
         id = db.Column(db.Integer, primary_key=True)
 
+    class Audit(db.Model):  # type: ignore[misc, name-defined]
+        __bind_key__ = "audit"
+        id = db.Column(db.Integer, primary_key=True)
+
     with app.app_context():
         db.create_all()
-        engine = db.engine
-        boundary = Boundary("orders", store=sessionmaker(engine), effects="transactional")
+        engines = list(db.engines.values())
+        boundary = Boundary("orders", store=db.session.session_factory, effects="transactional")
     Idempotency(app, boundary, session=db.session, principal="shared")
 
     @app.post("/orders")
     def order() -> Any:
         assert db.session.scalar(db.select(db.func.count()).select_from(Order)) is not None
         made = Order()
-        db.session.add(made)
+        db.session.add_all([made, Audit()])
         db.session.flush()
-        assert db.session() is current().tx
+        assert db.session.query(Order).filter_by(id=made.id).first_or_404() is made  # type: ignore[attr-defined]
+        assert db.session() is current().tx is flushed.pop()
         return jsonify(id=made.id), int(request.headers["X-Status"])
 
     client = app.test_client()
@@ -801,9 +809,12 @@ def test_flask_sqlalchemy_shares_its_session(tmp_path: Any) -> None:
     assert post(client, "a", headers={"X-Status": "201"}).json == {"id": 1}
     assert replayed(post(client, "a", headers={"X-Status": "201"}))
     with app.app_context():
-        assert db.session.scalar(db.select(db.func.count()).select_from(Order)) == 1
+        for model in (Order, Audit):
+            assert db.session.scalar(db.select(db.func.count()).select_from(model)) == 1
+        db.session.remove()
     boundary.close()
-    engine.dispose()
+    for engine in engines:
+        engine.dispose()
 
 
 def test_async_views(shop: Shop, memory: Boundary) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from sqlalchemy.exc import UnboundExecutionError
+
 from retrysafe.backends import identity
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.spec import StoreAccess
@@ -64,7 +66,15 @@ def _prepare(path: str) -> None:
 
 
 def of_sessionmaker(sessions: Any) -> Backend:
-    engine = sessions.kw.get("bind")
-    if engine is None:
-        raise ConfigurationError("store=: the sessionmaker has no engine; make it with sessionmaker(engine).")
+    engine = sessions.kw.get("bind") or _find_engine(sessions)
     return (of_async_engine if hasattr(engine, "sync_engine") else of_engine)(engine, sessions)
+
+
+def _find_engine(sessions: Any) -> Any:
+    """The engine that sessions choose by themselves, as those of Flask-SQLAlchemy do."""
+    try:
+        return sessions().get_bind()
+    except UnboundExecutionError as error:
+        raise ConfigurationError(
+            "store=: the sessionmaker has no engine; make it with sessionmaker(engine)."
+        ) from error
