@@ -847,6 +847,28 @@ def test_a_hook_that_fails_does_not_undo_the_commit(sql: Site, door: str) -> Non
     assert (replayed(post(client)), sql.rows()) == (True, 1)
 
 
+@each_row("atomic", [False, True])
+@each_row("status", [409, 201])
+@door
+def test_a_statement_of_a_raw_cursor_that_fails_ends_the_work_of_the_view(
+    door: str, status: int, tmp_path: Path, *, atomic: bool
+) -> None:
+    """Django does not mark the transaction then, as it does for the ORM; PostgreSQL takes no more in it."""
+    with opened("postgresql-transactional", tmp_path, ATOMIC_REQUESTS=atomic) as site:
+
+        def view(request: HttpRequest) -> HttpResponse:
+            site.work()
+            with suppress(DatabaseError):
+                site.execute("SELECT 1 / 0")
+            return HttpResponse("caught", status=status)
+
+        client = site.guarded(door, view)
+        stored = status == 409
+        answers = [post(client) for _ in "12"]
+        assert [answer.status_code for answer in answers] == [409 if stored else 500] * 2
+        assert (replayed(answers[1]), site.runs, site.rows()) == (stored, 1 if stored else 2, 0)
+
+
 RESTARTS = {
     "postgresql": "DO $$ BEGIN RAISE EXCEPTION 'again' USING ERRCODE = '40001'; END $$",
     "mysql": "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'again'",

@@ -197,7 +197,16 @@ class GuardedRequest:
             raised = sys.exc_info()[1]  # the end of the block knows it, also if a middleware is asked before ours
             if self.caught is None and isinstance(raised, Exception):
                 self.caught = raised
+        elif self.savepoint and begun == f"RELEASE {self.savepoint}" and self._is_aborted():
+            self._undone = True  # as Django's COMMIT of its own block would, without a word
+            execute(str(sql).replace("RELEASE", "ROLLBACK TO", 1), *statement)
         return execute(sql, *statement)
+
+    def _is_aborted(self) -> bool:
+        """Tell whether PostgreSQL takes no more in the claim's transaction, of which Django need not know."""
+        connection = connections[str(self.exchange.guard.entry.alias)]
+        driver = connection.connection
+        return connection.vendor == "postgresql" and str(driver.info.transaction_status.name) == "INERROR"
 
 
 def admit(guard: Guard, request: HttpRequest, *, of_view: bool = True) -> GuardedRequest | None:
