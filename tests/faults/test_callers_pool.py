@@ -182,3 +182,34 @@ def test_more_transactions_than_connections_of_our_own(
             with boundary.claim("afterwards") as claim:
                 assert not claim.replayed
             boundary.close()
+
+
+@pytest.mark.slow
+@each_row("library", ["psycopg", "asyncpg"])
+async def test_more_transactions_than_connections_of_a_sessionmaker(
+    library: str, migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """34: a session connects only when it is used; the error names the pool all the same."""
+    from retrysafe.backends.sql.drivers import sqlalchemy as driver
+
+    monkeypatch.setattr(driver, "CHECKOUT", 0.1)
+    async with AsyncExitStack() as stack:
+        sessions, _ = await _of_async_engine(library, sessions=True)(migrated, stack)
+        boundary = make(sessions, effects="transactional")
+        stack.push_async_callback(boundary.aclose)
+        all_held = asyncio.Barrier(POOL + 1)
+
+        async def hold(number: int) -> None:
+            async with boundary.claim(f"held {number}"):
+                await all_held.wait()
+                await all_held.wait()
+
+        holding = [asyncio.ensure_future(hold(number)) for number in range(POOL)]
+        await all_held.wait()
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="pool_size=") as caught:
+                async with boundary.claim("one more"):
+                    pass
+            assert "pool_size=" in caught.value.more_connections
+        await all_held.wait()
+        await asyncio.gather(*holding)

@@ -127,6 +127,8 @@ _OF_CONNECTION = _NO_SCHEMA | _NAME_UNKNOWN | {_READ_ONLY, _UNSUPPORTED, "42501"
 
 Of our statements none is unsupported but one whose prepared plan a changed table has invalidated.
 """
+_POOL_EXHAUSTED = "3o7r"
+"""SQLAlchemy's code for a pool whose connections are all lent."""
 _LOST_CONNECTIONS = frozenset({"psycopg.OperationalError", "psycopg2.OperationalError"})
 """Errors that drivers raise without a SQLSTATE if there is no connection, or none any more."""
 NO_SAVEPOINT = "3B001"
@@ -314,6 +316,9 @@ def translate(error: Exception, *, alone: bool = False, path: str | None = None)
         )
     if _SQLITE_NAME.match(text):
         return error
+    if getattr(error, "code", None) == _POOL_EXHAUSTED:
+        more = larger("pool_size= and max_overflow= of create_engine")
+        return StoreUnavailable(f"{text}. To have more, {more}.", unsent=True, more_connections=more)
     misconfigured = _find_misconfigured(error, text, path)
     if misconfigured is not None:
         return misconfigured
@@ -329,6 +334,11 @@ def translate(error: Exception, *, alone: bool = False, path: str | None = None)
         if state[:2] not in _STORE_CLASSES:
             return error
     return StoreUnavailable(text, unsent=_was_busy(error), transient=alone and state in RESTART)
+
+
+def larger(pool: str) -> str:
+    """Advice for more connections than the pool of the caller's has, beside which ours are."""
+    return f"make the pool that was given as store= larger ({pool}): ours has its size"
 
 
 def _text(error: BaseException) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 from retrysafe import runtime
 from retrysafe.backends.backend import hang_up
 from retrysafe.backends.permits import Permits
-from retrysafe.backends.sql.drivers.base import is_of_connection
+from retrysafe.backends.sql.drivers.base import is_of_connection, larger
 from retrysafe.errors import RetrysafeError, StoreUnavailable
 
 C = TypeVar("C")
@@ -39,8 +39,8 @@ class Size(NamedTuple):
     def pool_exhausted(self) -> StoreUnavailable:
         """The error of a claim for which no connection has become free."""
         return StoreUnavailable(
-            f"All {self.most} connections of the store are in use, and none became free within {CHECKOUT:g} s, so "
-            f"nothing was run. A transaction of the boundary's own holds one until it ends. To have more, {self.more}.",
+            f"All {self.most} connections of the store are in use, and none became free in time, so nothing "
+            f"was run. A transaction of the boundary's own holds one until it ends. To have more, {self.more}.",
             unsent=True,
             more_connections=self.more,
         )
@@ -48,7 +48,7 @@ class Size(NamedTuple):
 
 def size_of(pool: str, most: int) -> Size:
     """As many as the pool of the caller's has, beside which these connections are."""
-    return Size(max(most, 1), f"make the pool that was given as store= larger ({pool}): ours has its size")
+    return Size(max(most, 1), larger(pool))
 
 
 class _Idle(Generic[C]):
