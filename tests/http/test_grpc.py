@@ -399,6 +399,37 @@ def test_d1_refusals_are_stored_and_failures_free_the_key(build: Build, effects:
             assert service.ran - before == (1 if code in STORED else 2), code
 
 
+@modes("transactional")
+def test_a_serialization_failure_that_is_answered_by_abort_runs_the_handler_again(
+    build: Build, effects: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Wanted(Exception):
+        pass
+
+    with build(effects) as (service, client, boundary):
+        monkeypatch.setattr(boundary._settings.backend, "restarts", lambda error: isinstance(error, Wanted))
+
+        async def again(context: Any) -> None:
+            try:
+                raise Wanted
+            except Wanted:
+                await context.abort(Code.ALREADY_EXISTS, "no")
+
+        def refuse(context: Any) -> Any:
+            if service.ran == 3:
+                return None
+            if build.colour == "aio":  # type: ignore[attr-defined]
+                return again(context)
+            try:
+                raise Wanted
+            except Wanted:
+                return context.abort(Code.ALREADY_EXISTS, "no")
+
+        service.do = refuse
+        assert [client(idempotency_key="k").code for _ in range(2)] == [Code.OK] * 2
+        assert service.ran == 3
+
+
 def test_d1_a_call_that_is_aborted_in_a_group_of_tasks_is_aborted(build: Build) -> None:
     async def together(context: Any) -> None:
         async with asyncio.TaskGroup() as group:

@@ -79,8 +79,6 @@ class CallAnswer(NamedTuple):
     details: str
     trailing: Metadata
     body: bytes
-    aborted: bool = False
-    """True if the handler ended the call by ``abort``, instead of returning."""
 
     def as_response(self) -> Response:
         """As it is stored: the status and the trailing metadata are trailers, as on the wire."""
@@ -142,7 +140,7 @@ class _Aborted(Exception):
 
     def __init__(self, code: Code, details: str, trailing: Metadata) -> None:
         super().__init__(code)
-        self.answer = CallAnswer(code, details, trailing, b"", aborted=True)
+        self.answer = CallAnswer(code, details, trailing, b"")
 
 
 class _Context:
@@ -197,7 +195,8 @@ class _AsyncContext(_Context):
         raise _Aborted(status.code, status.details or "", tuple(status.trailing_metadata or ()))
 
 
-async def _perform(handler: Any, raw: bytes, context: _Context) -> CallAnswer:
+async def _perform(handler: Any, raw: bytes, context: _Context) -> tuple[CallAnswer, _Aborted | None]:
+    """Run the handler; also returned is the exception by which it ended the call instead of returning."""
     try:
         response = handler.unary_unary(_read(handler, raw), context)
         if hasattr(response, "__await__"):
@@ -206,8 +205,8 @@ async def _perform(handler: Any, raw: bytes, context: _Context) -> CallAnswer:
         aborted = leaves(error)[0]
         if not isinstance(aborted, _Aborted) or not every(error, _Aborted):
             raise
-        return aborted.answer
-    return context.end_call(_write(handler, response, context))
+        return aborted.answer, aborted
+    return context.end_call(_write(handler, response, context)), None
 
 
 class _Interceptor:
@@ -254,18 +253,16 @@ class _Interceptor:
         """Return the call's answer, and whether it is a replay."""
         ended: list[CallAnswer] = []
 
-        async def perform() -> CallAnswer:
-            ended[:] = [await _perform(handler, raw, self._context(context))]
-            return ended[0]
-
         async def work() -> Response:
-            exchange.origin = ResponseOrigin(raised=(await perform()).aborted)
-            return ended[0].as_response()
+            answer, exchange.error = await _perform(handler, raw, self._context(context))
+            exchange.origin = ResponseOrigin(raised=exchange.error is not None)
+            ended[:] = [answer]
+            return answer.as_response()
 
         try:
             request, key = self._request(details, context)
             if nested.is_inside(self.guard, request):
-                return await perform(), False
+                return (await _perform(handler, raw, self._context(context)))[0], False
             scope = self.guard.scope(await self._whose(context))
             with closing(Body(request, self.guard.policy)) as body:
                 body.add(raw)
