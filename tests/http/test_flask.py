@@ -776,6 +776,7 @@ def test_flask_sqlalchemy_shares_its_session(tmp_path: Any) -> None:
 
     app = Flask("shop")
     app.config["SQLALCHEMY_DATABASE_URI"] = f"sqlite:///{tmp_path / 'shop.db'}"
+    app.config["SQLALCHEMY_ENGINE_OPTIONS"] = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 0.5}
     app.config["SQLALCHEMY_BINDS"] = {"audit": f"sqlite:///{tmp_path / 'audit.db'}"}
     db = SQLAlchemy(app)
     flushed: list[Any] = []
@@ -793,6 +794,10 @@ def test_flask_sqlalchemy_shares_its_session(tmp_path: Any) -> None:
         engines = list(db.engines.values())
         boundary = Boundary("orders", store=db.session.session_factory, effects="transactional")
     Idempotency(app, boundary, session=db.session, principal="shared")
+
+    @app.before_request
+    def hold_the_only_connection() -> None:
+        db.session.execute(db.select(1))
 
     @app.post("/orders")
     def order() -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -562,6 +562,26 @@ def _bind_to(ours: Any, sessions: Any, engine: Any) -> dict[str, Any]:
     return {"bind": ours, **({"binds": bound} if bound else {})}
 
 
+def _sessions_on(ours: Engine, sessions: sessionmaker[Session], engine: Engine) -> Callable[[], Session]:
+    """Sessions of a factory on our engine in the place of its own, also where their class chooses one by itself."""
+    make = partial(sessions, **_bind_to(ours, sessions, engine))
+    if sessions.class_.get_bind is Session.get_bind:
+        return make
+
+    def lead() -> Session:
+        session = make()
+        choose = session.get_bind
+
+        def get_bind(*args: Any, **options: Any) -> Any:
+            found = choose(*args, **options)
+            return ours if found is engine else found
+
+        session.__dict__["get_bind"] = get_bind
+        return session
+
+    return lead
+
+
 @contextmanager
 def _translating(engine: Engine, *, alone: bool) -> Iterator[None]:
     """Raise the errors of ours for those of a leased request that is ``alone``, or of connecting."""
@@ -600,7 +620,7 @@ class EngineClient:
     def __init__(self, engine: Engine, sessions: sessionmaker[Session] | None = None) -> None:
         self._root = watch(engine)
         self._engine = _Beside(engine)
-        self._sessions = sessions and partial(sessions, **_bind_to(self._engine, sessions, engine))
+        self._sessions = sessions and _sessions_on(self._engine, sessions, engine)
 
     def __call__(self, request: Query, /) -> Rows:
         if reason := _other_schemas[self._root]:
