@@ -269,7 +269,7 @@ class Exchange:
     async def settle(self, capture: Capture, error: Exception | None, origin: ResponseOrigin) -> None:
         """Record the response before the client can see the end of it; ``error`` is what it was made of, if known."""
         assert self.claim is not None
-        wanted = self.guard.find_restart(capture.status, error)
+        wanted = None if error is None else self.guard.find_restart(capture.status, error)
         if wanted is not None:
             await self.end(wanted)
         else:

@@ -279,13 +279,14 @@ class Guard:
         report(found.code, error)
         return found
 
-    def find_restart(self, status: int, error: BaseException | None) -> BaseException | None:
-        """The error behind a response to ``error`` after which the whole transaction has to run again, if any.
+    def find_restart(self, status: int, cause: BaseException) -> BaseException | None:
+        """The error behind a response to ``cause`` after which the whole transaction has to run again, if any.
 
         Nothing of a transaction is left then, whatever was answered and whichever error was made of it.
         """
         if not self.transactional:
-            return error if error is not None and status >= 500 and self.entry.restarts(error) else None
+            return cause if status >= 500 and self.entry.restarts(cause) else None
+        error: BaseException | None = cause
         seen: list[BaseException] = []
         while error is not None and error not in seen and not self.entry.restarts(error):
             seen.append(error)

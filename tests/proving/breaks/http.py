@@ -31,7 +31,7 @@ WSGI = "tests/http/test_wsgi.py"
 BREAKS: list[Break] = [
     Break(
         "a session's hooks of a commit are called for the claim's savepoint",
-        "backends.sql.drivers.sqlalchemy:_Unheard.__getattr__",
+        "backends.sql.drivers.sqlalchemy:_MutedEvents.__getattr__",
         never("before_commit"),
         (f"{FASTAPI}::test_hooks_of_a_commit_are_called_once_and_for_work_that_is_left[sqlite]",),
         rows=(4,),

@@ -218,7 +218,7 @@ class InTransaction:
 
     def _release(self) -> None:
         if self._savepoint is not None and self._savepoint.is_active:
-            with _unheard(self.handle):
+            with _mute_commit_hooks(self.handle):
                 self._savepoint.commit()
 
     def _connection(self) -> Connection:
@@ -242,7 +242,7 @@ class InTransaction:
             case "commit":
                 if isinstance(self.handle, Session):
                     self._release()
-                with _unheard(self.handle) if self._undone else nullcontext():
+                with _mute_commit_hooks(self.handle) if self._undone else nullcontext():
                     self.handle.commit()
             case _:
                 self.handle.rollback()
@@ -267,7 +267,7 @@ def _refuse_late_options(session: Session) -> None:
     session.__dict__["connection"] = connection
 
 
-class _Unheard:
+class _MutedEvents:
     """The events of a session, but for those of a commit."""
 
     def __init__(self, told: Any) -> None:
@@ -278,10 +278,10 @@ class _Unheard:
 
 
 @contextmanager
-def _unheard(handle: Connection | Session) -> Iterator[None]:
+def _mute_commit_hooks(handle: Connection | Session) -> Iterator[None]:
     """Keep a session's hooks from commits that are not of the user's work: SQLAlchemy tells of savepoints too."""
     told = handle.dispatch
-    handle.__dict__["dispatch"] = _Unheard(told)
+    handle.__dict__["dispatch"] = _MutedEvents(told)
     try:
         yield
     finally:
