@@ -72,6 +72,8 @@ def taken(path: str) -> list[tuple[str, str, str, int]]:
     if not Path(path).exists():
         return []
     with closing(sqlite3.connect(path, timeout=60)) as connection:
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'taken'").fetchall():
+            return []  # it is being made
         return list(connection.execute("SELECT id, topic, key, sequence FROM taken ORDER BY n"))
 
 
