@@ -64,7 +64,7 @@ def stopped(store: str, name: str, colour: str, back: str = "") -> None:
 
     With ``back`` its renewals hang, so that nobody tells it, and its wall clock has gone so much back.
     """
-    boundary = Boundary(name, store=store, lease=1.5, observers=())
+    boundary = Boundary(name, store=store, lease=3, observers=())
 
     if back:
         backend = boundary._settings.backend

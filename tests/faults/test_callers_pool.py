@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, closing, contextmanager
 from typing import Any
 
 import asyncmy
 import asyncpg
+import psycopg
 import psycopg_pool
 import pytest
 import sqlalchemy
@@ -22,7 +23,8 @@ from retrysafe import StoreUnavailable
 from retrysafe.backends.registry import connect
 from retrysafe.backends.sql.urls import _mysql_options
 from tests.faults.conftest import Making, server_of
-from tests.faults.helpers import DEADLINE, driven, plain
+from tests.faults.helpers import DEADLINE, driven, plain, until
+from tests.stores.ageing import mysql_connection
 from tests.tables import each_row
 
 POOL = 3
@@ -155,20 +157,105 @@ async def test_tasks_that_hold_all_of_the_callers_pool(
         assert time.monotonic() - began < SOON
 
 
+_SESSIONS = {
+    "postgresql": (
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()",
+        "SELECT pg_terminate_backend({})",
+    ),
+    "mysql": (
+        "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()",
+        "KILL {}",
+    ),
+}
+
+
+@contextmanager
+def _failovers(url: str) -> Iterator[Callable[[], None]]:
+    """A function that cuts, as a failover does, every connection which was opened in this block."""
+    kind = url.partition(":")[0]
+    of_sessions, kill = _SESSIONS[kind]
+    admin = mysql_connection(url, autocommit=True) if kind == "mysql" else psycopg.connect(url, autocommit=True)
+    with closing(admin):
+
+        def sessions() -> set[int]:
+            cursor = admin.cursor()
+            cursor.execute(of_sessions)
+            return {number for (number,) in cursor.fetchall()}
+
+        before = sessions()
+
+        def cut() -> None:
+            opened = sessions() - before
+            assert opened
+            for session in opened:
+                admin.cursor().execute(kill.format(session))
+            until(lambda: not sessions() & opened)
+
+        yield cut
+
+
+@pytest.mark.slow
+@each_row("way", SYNC)
+def test_threads_claim_on_new_connections_after_a_failover(
+    way: str, make: Making, request: pytest.FixtureRequest
+) -> None:
+    library, made = SYNC[way]
+    url = plain(server_of(library, request))
+    with _failovers(url) as cut, ExitStack() as stack:
+        boundary = make(made(url, stack)[0], effects="transactional")
+        stack.callback(boundary.close)
+        everyone_is_in = threading.Barrier(POOL, timeout=DEADLINE)
+
+        def one(key: str) -> bool:
+            with boundary.claim(key) as claim:
+                everyone_is_in.wait()
+                return not claim.replayed
+
+        with ThreadPoolExecutor(POOL) as threads:
+            for failover in ("none yet", "first", "second"):
+                assert all(threads.map(one, [f"{failover}-{number}" for number in range(POOL)]))
+                cut()
+
+
+@pytest.mark.slow
+@each_row("way", ASYNC)
+async def test_tasks_claim_on_new_connections_after_a_failover(
+    way: str, make: Making, request: pytest.FixtureRequest
+) -> None:
+    library, made = ASYNC[way]
+    url = plain(server_of(library, request))
+    async with AsyncExitStack() as stack:
+        cut = stack.enter_context(_failovers(url))
+        boundary = make((await made(url, stack))[0], effects="transactional")
+        stack.push_async_callback(boundary.aclose)
+
+        async def one(key: str, everyone_is_in: asyncio.Barrier) -> bool:
+            async with boundary.claim(key) as claim:
+                await everyone_is_in.wait()
+                return not claim.replayed
+
+        for failover in ("none yet", "first", "second"):
+            barrier = asyncio.Barrier(POOL)
+            assert all(await asyncio.gather(*(one(f"{failover}-{number}", barrier) for number in range(POOL))))
+            cut()
+
+
 @pytest.mark.slow
 def test_more_transactions_than_connections_of_our_own(
     migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """34: the error says how many there are, and how to have more."""
     from retrysafe.backends.sql.drivers import pool as pools
-    from retrysafe.backends.sql.drivers import sqlalchemy as driver
+    from retrysafe.backends.sql.drivers import sqlalchemy_engines as driver
 
     monkeypatch.setattr(pools, "CHECKOUT", 0.1)
     monkeypatch.setattr(driver, "CHECKOUT", 0.1)
     with ExitStack() as stack:
         pool, _ = _psycopg(migrated, stack)
         engine = _engine(migrated, "psycopg", stack)
+        unbounded = stack.enter_context(psycopg_pool.NullConnectionPool(migrated))
         for store, most, named in (
+            (unbounded, 10, "max_size="),
             (f"{migrated}?pool=2", 2, r"\?pool=20"),
             (pool, POOL, "max_size="),
             (engine, POOL, "pool_size="),
@@ -190,7 +277,7 @@ async def test_more_transactions_than_connections_of_a_sessionmaker(
     library: str, migrated: str, make: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """34: a session connects only when it is used; the error names the pool all the same."""
-    from retrysafe.backends.sql.drivers import sqlalchemy as driver
+    from retrysafe.backends.sql.drivers import sqlalchemy_engines as driver
 
     monkeypatch.setattr(driver, "CHECKOUT", 0.1)
     async with AsyncExitStack() as stack:

@@ -287,15 +287,15 @@ async def test_a_completion_that_has_to_wait_outlives_its_cancelled_caller(
         await working.wait()
         other.execute("SELECT 1 FROM retrysafe_records WHERE boundary = %s FOR UPDATE", (boundary.name,))
         blocked = "SELECT 1 FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
+        until = time.monotonic() + 5  # well before the statement's own deadline
         go_on.set()
         await auntil(lambda: watching.execute(blocked, (other.info.backend_pid,)).fetchone())
         task.cancel()
-        until = time.monotonic() + 3  # well before the statement's own deadline
         for _ in range(50):  # as long as the server takes to hear of a statement that is cancelled, and longer
             await asyncio.sleep(0)
+            waits = watching.execute(blocked, (other.info.backend_pid,)).fetchone()
             if time.monotonic() > until:
                 break
-            waits = watching.execute(blocked, (other.info.backend_pid,)).fetchone()
             assert waits, "the completion was given up"
             assert not task.done()
         other.commit()

@@ -316,7 +316,7 @@ def test_a_lost_takeover_is_recognised_as_ones_own(fate: str, proxy: CosmosProxy
 @pytest.mark.fault(44)
 @each_row("fate", ["request lost", "reply lost"])
 def test_a_lost_renewal_is_tried_again(fate: str, proxy: CosmosProxy, make: Making) -> None:
-    with warmed(make, proxy.url(), lease="2s") as boundary, boundary.claim("key") as claim:
+    with warmed(make, proxy.url(), lease="6s") as boundary, boundary.claim("key") as claim:
         proxy.once("patch", fate)
         until(lambda: proxy.calls.count("patch") >= 3)  # the warm key's, the one that is lost, and another
         claim.ensure_held()

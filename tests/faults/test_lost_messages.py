@@ -223,7 +223,7 @@ def _is_given_up(bench: Bench) -> bool:
     until(lambda: bench.proxy.half_open == 0)
     assert answer.expected, answer.trace  # StoreUnavailable, unless the caller's own rollback fails after it
     hits = [hit.fault.kind for hit in bench.proxy.hits]
-    return hits == ["half-open"] and (answer.receipt is not None) == (bench.cell.mode == "keyed")
+    return hits == ["half-open"] and (answer.receipt is not None) == (bench.cell.mode != "transactional, tx=")
 
 
 @pytest.mark.parametrize(

@@ -317,6 +317,7 @@ def proxy(url: str) -> Iterator[Proxy]:
     made.close()
 
 
+@pytest.mark.slow
 @each_row(
     ("effects", "command", "kind"),
     [
@@ -374,7 +375,7 @@ def test_the_orders_are_exact_after_kills(effects: Any, make: Making) -> None:
         with client:
             orders = client.shop.create_collection("orders")
             connect(server.url).migrate()
-            place = placing(make(f"{server.url}?timeoutMS=500", effects=effects, lease="8s"), orders)
+            place = placing(make(f"{server.url}?timeoutMS=500", effects=effects, lease="20s"), orders)
             answers: dict[str, str] = {}
 
             def work() -> None:
@@ -480,6 +481,7 @@ def test_steps_are_refused(url: str, make: Making) -> None:
         claim.step("charge", lambda: 1)
 
 
+@pytest.mark.slow
 def test_a_connection_that_falls_silent_is_given_up(proxy: Proxy, url: str, make: Making) -> None:
     through = f"mongodb://127.0.0.1:{proxy.port}/{MONGODB_DATABASE}?directConnection=true&timeoutMS=300"
     boundary = make(through)
@@ -491,6 +493,7 @@ def test_a_connection_that_falls_silent_is_given_up(proxy: Proxy, url: str, make
     assert proxy.hits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("away", ["cut off", "silent"])
 def test_closing_waits_a_second_for_a_server_that_is_away(away: str, proxy: Proxy, url: str) -> None:
     """PyMongo ends its sessions first, for which it would look for a server for half a minute."""

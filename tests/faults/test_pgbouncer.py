@@ -130,6 +130,7 @@ def test_a_rolled_back_claim_leaves_nothing_in_the_session(pooled: Any, make: Ma
         assert fail() != first
 
 
+@pytest.mark.slow
 def test_leases_are_renewed(pooled: Any, migrated: str, make: Making, told: Told) -> None:
     boundary = make(pooled, lease="3s")
     with ExitStack() as stack:

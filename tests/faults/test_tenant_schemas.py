@@ -387,12 +387,13 @@ WAYS: dict[str, Callable[[str, Any], Any]] = {
     "a saga's step, asyncpg": by_step_async,
     "a saga's step, map": partial(by_step, mapped=True),
     "a claim's step, SET LOCAL": partial(by_step, of_claim=True),
+    "a claim's step, SET LOCAL inside": partial(by_step, of_claim=True, inside=True),
     "Django, SET search_path, keyed": by_django,
     "Django, SET search_path, transactional": lambda url, scope: by_django(url, scope, "transactional"),
 }
 
 
-AFTERWARDS = [way for name, way in WAYS.items() if name.startswith("the work")]
+AFTERWARDS = [way for name, way in WAYS.items() if name.startswith(("the work", "a claim's step"))]
 
 
 @pytest.fixture

@@ -123,7 +123,7 @@ async def test_an_engine_whose_connections_mysql_has_ended(
         for thread in ended:
             cursor.execute(f"KILL {thread}")
         until(lambda: not _living(cursor).intersection(ended))
-    if effects == "transactional":
+    if level and effects == "transactional":  # SQLAlchemy sets the level before there is a transaction to begin again
         with pytest.raises(StoreUnavailable):
             await claimed("second")
     assert await claimed("second")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -9,11 +10,12 @@ from retrysafe.backends.migrations.on_demand import is_present
 from retrysafe.backends.registry import specs
 from retrysafe.backends.spec import BackendSpec
 from retrysafe.errors import ConfigurationError
-from retrysafe.protocol.steps import DECISION, RunStore, Work, read, sweep
+from retrysafe.protocol.retry_table import in_doubt
+from retrysafe.protocol.steps import DECISION, RunStore, StepState, Work, label, read, sweep
 
 if TYPE_CHECKING:
     from retrysafe.backends.backend import Backend
-    from retrysafe.protocol.records import Record
+    from retrysafe.protocol.records import Outcome, Record
     from retrysafe.protocol.requests import Program
     from retrysafe.protocol.steps import StepStore
     from retrysafe.protocol.store import Store
@@ -61,6 +63,25 @@ def can_go_on(backend: Backend, record: Record) -> Program[bool]:
     work = Work(record.key, record.created, 0, None)
     rows = yield from read(steps_of(backend), work)
     return bool(rows) and all(row.at != DECISION for row in rows)
+
+
+def obstacle_to(outcome: Outcome, backend: Backend, record: Record) -> Program[str]:
+    """The reason why a key cannot be settled as a whole: steps that no attempt would undo then. Empty if it can."""
+    if outcome == "released" or not in_doubt(record) or not (yield from has_steps(backend)):
+        return ""
+    rows = yield from read(steps_of(backend), Work(record.key, record.created, 0, None))
+    left = [
+        label(row.at)
+        for row in sorted(rows, key=attrgetter("place"))
+        if row.undoable and row.state is not StepState.UNDONE
+    ]
+    if not left or (outcome == "completed" and all(row.at != DECISION for row in rows)):
+        return ""
+    return (
+        f"Nothing was changed: as {outcome}, the key would get no further attempt, and what was done would never be "
+        f"undone: {', '.join(left)}. Settle the step in doubt, or give the run up: `retrysafe runs show` has the "
+        "commands."
+    )
 
 
 def sweep_steps(backend: Backend, limit: int) -> Program[int]:

@@ -66,7 +66,8 @@ class SqlalchemyTable(UserTable):
         return value if convert is None else convert(value)
 
     def load(self, name: str, value: Any) -> Any:
-        convert = self._type(name).result_processor(self._dialect, None)
+        number = 701 if isinstance(value, float) else 1700  # PostgreSQL's numbers are read by the type in a reply
+        convert = self._type(name).result_processor(self._dialect, number)
         return value if convert is None else convert(value)
 
     def _type(self, name: str) -> Any:

@@ -140,8 +140,8 @@ class OperableOutbox(OutboxStore, Protocol):
         """Make the buckets that are missing beside these."""
         ...
 
-    def counts(self) -> Ask[tuple[int, int]]:
-        """Count dead letters, and kept messages that have left."""
+    def counts(self) -> Ask[tuple[int, int, int]]:
+        """Count dead letters, kept messages that have left, and parked lanes."""
         ...
 
     def holders(self) -> Ask[list[Holder]] | None:
@@ -220,7 +220,6 @@ class InboxStore(Protocol):
         self,
         chosen: DeadLetterFilter,
         *,
-        boundary: str | None = None,
         after: Place | None = None,
         limit: int,
     ) -> Ask[list[InboxLetter]]:

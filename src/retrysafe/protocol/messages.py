@@ -103,8 +103,8 @@ class Queued(NamedTuple):
 class DeadLetter(NamedTuple):
     """A message that was given up: its number, its attempts, what was said of the last one.
 
-    ``parked``: it is still at the head of its lane, which waits with it. ``consumer`` is who could not handle it;
-    empty for one that could not be published.
+    ``parked``: it is still at the head of its lane, which waits with it. ``consumer`` is who could not handle it, of a
+    ``boundary``; both are empty for one that could not be published.
     """
 
     number: int
@@ -117,6 +117,7 @@ class DeadLetter(NamedTuple):
     now: Micros
     parked: bool = False
     consumer: str = ""
+    boundary: str = ""
 
 
 class DeadLetterFilter(NamedTuple):
@@ -132,6 +133,7 @@ class DeadLetterFilter(NamedTuple):
     error: str | None = None
     consumer: str | None = None
     except_type: str | None = None
+    boundary: str | None = None
 
 
 Groups = dict[tuple[str, str, str], int]

@@ -252,10 +252,11 @@ def sweep(store: StepStore, limit: int) -> Program[int]:
     return gone
 
 
-def at_of(name: object, each: object = None) -> At:
+def at_of(name: object, each: object = None, *, call: str = "step('charge', …)") -> At:
     """The address of a step that a user names; raises `ConfigurationError` for a name that cannot be one."""
-    if not check_name(name, "step") or str(name).startswith(SIGNAL):
-        raise ConfigurationError(f"step({name!r}): name what it does, as in step('charge', …).")
+    verb = call.partition("(")[0]
+    if not check_name(name, verb) or str(name).startswith(SIGNAL):
+        raise ConfigurationError(f"{verb}({name!r}): give it a name, as in {call}.")
     return At(str(name), "" if each is None else check_name(str(each), "each"))
 
 

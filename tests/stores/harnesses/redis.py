@@ -15,10 +15,10 @@ from tests.stores.harnesses.base import RESTORED, RUNS, TWICE, Loss, Settings, S
 
 
 def redis_url(topology: str = "") -> str:
-    """The URL of the test Redis; every worker of a run has one of its databases, so that scans are short."""
+    """The URL of the test Redis; every worker of a run has one of its databases, but that a cluster has only one."""
     url = os.environ[f"RETRYSAFE_TEST_REDIS{topology}"]
     number = int(os.environ.get("PYTEST_XDIST_WORKER", f"gw{os.getpid()}").removeprefix("gw"))
-    return url if topology else f"{url.removesuffix('/0')}/{1 + number % 15}"
+    return url if topology == "_CLUSTER" else f"{url.removesuffix('/0')}/{1 + number % 15}"
 
 
 def redis_sync(topology: str = "") -> Callable[[Path], SyncHarness]:

@@ -190,6 +190,16 @@ def perform(node: redis.Redis, commands: Sequence[Words]) -> list[Reply]:
         pool.release(connection)
 
 
+def _run_on(node: redis.Redis, scripts: Sequence[Script]) -> list[Reply]:
+    """Run scripts together: by their digests, then by their sources those that the server does not know."""
+    replies = perform(node, [*map(by_digest, scripts)]) if scripts else []
+    unknown = [place for place, reply in enumerate(replies) if code_of(reply) == "NOSCRIPT"]
+    again = perform(node, [by_source(scripts[place]) for place in unknown]) if unknown else []
+    for place, reply in zip(unknown, again, strict=True):
+        replies[place] = reply
+    return replies
+
+
 def _reply(connection: Any) -> Reply:
     try:
         return connection.read_response(disable_decoding=True)
@@ -276,9 +286,7 @@ class RedisClient(WithoutTransactions):
         elsewhere = self._masters.elsewhere
         try:
             node = self._masters.of_key(script.keys[0])
-            reply = perform(node, [by_digest(script)])[0]
-            if code_of(reply) == "NOSCRIPT":
-                reply = perform(node, [by_source(script)])[0]
+            reply = _run_on(node, [script])[0]
         except StoreUnavailable as error:
             if elsewhere is None or not error.unsent:
                 raise
@@ -295,9 +303,7 @@ class RedisClient(WithoutTransactions):
             left = perform(node, [("PTTL", key) for key in keys])
             keys = [key for key, milliseconds in zip(keys, left, strict=True) if milliseconds == -1]
         scripts = [request.script._replace(keys=(key,)) for key in keys]
-        replies = (
-            perform(node, [("SCRIPT", "LOAD", request.script.source), *map(by_digest, scripts)])[1:] if keys else []
-        )
+        replies = _run_on(node, scripts)
         moved = self._masters.elsewhere
         if moved is not None:
             replies = [

@@ -8,7 +8,9 @@ from retrysafe.backends.sql.store import SqlStore
 from retrysafe.protocol.messages import DeadLetterFilter, Groups
 from retrysafe.protocol.requests import Rows
 
-_COLUMNS = (("topic", "topic"), ("message_key", "key"), ("message_type", "type"), ("consumer", "consumer"))
+_OWNER = ("boundary", "consumer")
+"""Columns that dead letters of inboxes have, and those of an outbox have not."""
+_COLUMNS = (("topic", "topic"), ("message_key", "key"), ("message_type", "type"), *((name, name) for name in _OWNER))
 
 
 def conditions(store: SqlStore, chosen: DeadLetterFilter) -> tuple[str, dict[str, Any]]:
@@ -42,8 +44,8 @@ def group(
     where, params = conditions(store, chosen)
     if most is not None:
         columns = "d.message_id, d.topic, d.message_key, d.message_type, d.error"
-        consumer = ", d.consumer" if chosen.consumer is not None else ""
-        source = f"(SELECT {columns}{consumer} FROM {source} ORDER BY {order} LIMIT {store.p('limit')}) AS d"
+        owner = "".join(f", d.{name}" for name in _OWNER if getattr(chosen, name) is not None)
+        source = f"(SELECT {columns}{owner} FROM {source} ORDER BY {order} LIMIT {store.p('limit')}) AS d"
         params["limit"] = most
     sql = (
         f"SELECT d.topic, d.message_type, d.error, count(*) FROM {source} WHERE 1 = 1{where} "

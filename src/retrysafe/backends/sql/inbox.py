@@ -120,15 +120,11 @@ class SqlInbox:
         self,
         chosen: DeadLetterFilter,
         *,
-        boundary: str | None = None,
         after: Place | None = None,
         limit: int,
     ) -> Ask[list[InboxLetter]]:
         p = self._store.p
         where, params = conditions(self._store, chosen)
-        if boundary is not None:
-            params["boundary"] = boundary
-            where += f" AND d.boundary = {p('boundary')}"
         if after is not None:
             params["dead_at"], params["key"] = after
             died = p("token", "dead_at")
@@ -274,6 +270,7 @@ def _letter(row: Sequence[Any]) -> InboxLetter:
         dead_at=died,
         now=int(now),
         consumer=fields["consumer"],
+        boundary=fields["boundary"],
     )
     return InboxLetter(arrival, letter, fields["redrive"] is not None)
 

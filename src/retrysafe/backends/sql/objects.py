@@ -12,6 +12,8 @@ from retrysafe.backends.backend import Backend
 from retrysafe.backends.spec import StoreAccess
 from retrysafe.backends.sql import store_of
 from retrysafe.backends.sql.drivers import sqlalchemy as driver
+from retrysafe.backends.sql.drivers import sqlalchemy_engines as engines
+from retrysafe.backends.sql.drivers import sqlalchemy_tenants as tenants
 from retrysafe.backends.sql.drivers.base import ENGINE_AUTOCOMMIT
 from retrysafe.backends.sql.drivers.sqlite import SqliteClient, SqliteFile
 from retrysafe.backends.sql.urls import sqlite
@@ -24,19 +26,19 @@ def of_engine(engine: Any, sessions: Any = None) -> Backend:
             f"store=: the engine was made by create_engine, and its driver {engine.dialect.driver} is for async code: "
             "make it by create_async_engine."
         )
-    driver.watch(engine)
-    access = _access(engine)._replace(sync=partial(driver.EngineClient, engine, sessions))
+    tenants.watch(engine)
+    access = _access(engine)._replace(sync=partial(engines.EngineClient, engine, sessions))
     if engine.dialect.name == "sqlite":
-        access = access._replace(migrates_itself=True, on_demand=partial(driver.EngineClient, engine))
+        access = access._replace(migrates_itself=True, on_demand=partial(engines.EngineClient, engine))
     return Backend(store_of(engine.dialect.name), access)
 
 
 def of_async_engine(engine: Any, sessions: Any = None) -> Backend:
-    access = _access(engine)._replace(asynchronous=partial(driver.AsyncEngineClient, engine, sessions))
+    access = _access(engine)._replace(asynchronous=partial(engines.AsyncEngineClient, engine, sessions))
     if engine.dialect.name == "sqlite":
         _prepare(engine.url.database)
         access = access._replace(on_demand=lambda: SqliteClient(SqliteFile(engine.url.database)))
-    driver.watch(engine.sync_engine)
+    tenants.watch(engine.sync_engine)
     return Backend(store_of(engine.dialect.name), access)
 
 
@@ -47,7 +49,7 @@ def _access(engine: Any) -> StoreAccess:
     return StoreAccess(
         address=str(engine.url),
         places=lambda: identity.of_engine(engine),
-        no_transactions=ENGINE_AUTOCOMMIT if driver.declares_autocommit(engine) else "",
+        no_transactions=ENGINE_AUTOCOMMIT if engines.declares_autocommit(engine) else "",
     )
 
 

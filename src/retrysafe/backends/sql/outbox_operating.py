@@ -94,17 +94,15 @@ class OperableSqlOutbox(SqlOutbox):
         sql = f"INSERT INTO {TABLE}_buckets (bucket) VALUES {missing} " + self._store.upsert("bucket", ("bucket",))
         return self._write(sql, {})
 
-    def counts(self) -> Ask[tuple[int, int]]:
+    def counts(self) -> Ask[tuple[int, int, int]]:
         counts = self._store.query(self._counts, {}, writes=False)
-        return Ask(counts, lambda answer: (int(answer.rows[0][0]), int(answer.rows[0][1])))
+        return Ask(counts, lambda answer: (int(answer.rows[0][0]), int(answer.rows[0][1]), int(answer.rows[0][2])))
 
     @cached_property
     def _counts(self) -> str:
-        dead, kept = (
-            f"(SELECT count(*) FROM (SELECT 1 FROM {TABLE}_{table} LIMIT {MOST_COUNTED}) AS r)"
-            for table in ("dead", "published")
-        )
-        return f"SELECT {dead}, {kept}"
+        sources = ("dead", "published", f"attempts WHERE not_before >= {FOREVER}")
+        counts = (f"(SELECT count(*) FROM (SELECT 1 FROM {TABLE}_{one} LIMIT {MOST_COUNTED}) AS r)" for one in sources)
+        return f"SELECT {', '.join(counts)}"
 
     def holders(self) -> Ask[list[Holder]] | None:
         sql = self._store.HOLDERS

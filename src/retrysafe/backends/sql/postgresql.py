@@ -216,6 +216,19 @@ class PostgresqlStore(SqlStore):
         params = {"own_schema": self.own_schema or "", "lease": 0}
         return Ask(Query(f"SELECT {_IS_OTHER_SCHEMA}", params, writes=False), judge)
 
+    def in_own_schema(self, insert: Ask[bool], *, ended: bool) -> Ask[bool]:
+        """An insert into a transaction of the caller's that raises an error, which undoes it, under another schema."""
+
+        def judge(answer: Rows) -> bool:
+            ((is_other, written),) = answer.rows
+            if is_other:
+                raise other_schema_error(SEARCH_PATH, ended=ended)
+            return bool(written)
+
+        query = insert.request
+        sql = f"WITH new AS ({query.sql} RETURNING 1) SELECT {_IS_OTHER_SCHEMA}, (SELECT count(*) FROM new)"
+        return Ask(query._replace(sql=sql, params={**query.params, "own_schema": self.own_schema or ""}), judge)
+
     def __init__(self) -> None:
         super().__init__()
         self._gated_claim_sql = self._claim(gated=True)
@@ -510,7 +523,8 @@ class PostgresqlStore(SqlStore):
         "concat_ws(', ', nullif(s.application_name, ''), CAST(s.client_addr AS text), s.state) || ')' AS name, "
         "extract(epoch FROM clock_timestamp() - s.xact_start) AS seconds, "
         "greatest(age(s.backend_xmin), age(s.backend_xid)) AS held FROM pg_stat_activity AS s "
-        "WHERE s.backend_type = 'client backend' AND s.pid <> pg_backend_pid() UNION ALL "
+        "WHERE s.usename IS NOT NULL AND coalesce(s.backend_type, 'client backend') = 'client backend' "
+        "AND s.pid <> pg_backend_pid() UNION ALL "
         "SELECT 'prepared transaction ' || p.gid || ' of ' || p.owner || ' in ' || p.database, "
         "extract(epoch FROM clock_timestamp() - p.prepared), age(p.transaction) FROM pg_prepared_xacts AS p UNION ALL "
         "SELECT 'replication slot ' || r.slot_name, NULL, age(r.xmin) FROM pg_replication_slots AS r"

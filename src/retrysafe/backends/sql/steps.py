@@ -224,6 +224,14 @@ class PostgresqlSteps(SqlSteps):
         "AS bigint))"
     )
 
+    def insert(self, work: Work, row: StepRow, *, joined: bool) -> Ask[bool]:
+        """Insert as every SQL store does; of a claim without a tenant, in the schema of our own connections alone."""
+        ask = super().insert(work, row, joined=joined)
+        if not joined or work.ownership is None or work.ownership.scoped:
+            return ask
+        store: Any = self.store
+        return cast("Ask[bool]", store.in_own_schema(ask, ended=row.state is StepState.DONE))
+
     def p(self, kind: str, name: str | None = None) -> str:
         """A parameter, cast also where it is a column of steps."""
         cast_ = _CASTS.get(kind)

@@ -158,7 +158,7 @@ def _read_postgresql(url: str, is_known: Callable[[str], bool]) -> tuple[str, Si
 def _refuse_option(scheme: str, name: str, is_known: Callable[[str], bool]) -> None:
     if is_known(name):
         return
-    near = get_close_matches(name, _USUAL, 1)
+    near = get_close_matches(name, [one for one in _USUAL if one == "pool" or is_known(one)], 1)
     hint = _ELSEWHERE.get(name) or (f"Is {near[0]} meant?" if near else "")
     raise ConfigurationError(
         f"store=: a {scheme} URL has no option {name!r}, with which no connection could be made; it has those of its "

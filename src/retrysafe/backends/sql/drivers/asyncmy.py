@@ -15,7 +15,6 @@ from retrysafe.backends.sql.drivers import deadline
 from retrysafe.backends.sql.drivers.base import arguments
 from retrysafe.backends.sql.drivers.pool import Size, is_quiet, size_of
 from retrysafe.backends.sql.drivers.pooled import AsyncInTransaction, AsyncPooledDriver
-from retrysafe.errors import StoreUnavailable
 from retrysafe.protocol.requests import Query, Rows
 
 
@@ -60,7 +59,7 @@ class AsyncmyDriver(AsyncPooledDriver[Any]):
                 return Rows(rows, cursor.rowcount)
         except TimeoutError as error:
             connection.close()
-            raise StoreUnavailable(f"no answer within {seconds:g} s") from error
+            raise TimeoutError(f"no answer within {seconds:g} s") from error
         except asyncio.CancelledError:
             connection.close()
             raise

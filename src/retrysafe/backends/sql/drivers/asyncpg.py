@@ -57,7 +57,7 @@ class InTransaction(AsyncInTransaction[Any]):
                 await self._control(request.control)
         except _Failures as error:
             _hang_up_if_unusable(self.handle, error)
-            fail(error)
+            self.fail(error)
         return Rows([], 0)
 
     async def _control(self, control: str) -> None:

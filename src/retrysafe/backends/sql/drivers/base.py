@@ -129,7 +129,7 @@ Of our statements none is unsupported but one whose prepared plan a changed tabl
 """
 _POOL_EXHAUSTED = "3o7r"
 """SQLAlchemy's code for a pool whose connections are all lent."""
-_LOST_CONNECTIONS = frozenset({"psycopg.OperationalError", "psycopg2.OperationalError"})
+_LOST_CONNECTIONS = frozenset({"psycopg.OperationalError", "psycopg2.OperationalError", "asyncpg.InternalClientError"})
 """Errors that drivers raise without a SQLSTATE if there is no connection, or none any more."""
 NO_SAVEPOINT = "3B001"
 _ENDED = frozenset({NO_SAVEPOINT, "25P01"})
@@ -153,7 +153,8 @@ _MYSQL_STATES = {
 }
 """Errors of MySQL and MariaDB, and of their drivers, as the SQLSTATE that means the same elsewhere."""
 _SQLITE_BUSY = 5
-_SQLITE_NAME = re.compile(r"no such (table|column): |table .* has no column named ")
+_SQLITE_ERROR = 1
+"""The code of a statement that SQLite does not take, by its names or its syntax: ours are right."""
 MIGRATE = "Run:  retrysafe migrate --store URL"
 
 ABORTED = (
@@ -314,7 +315,7 @@ def translate(error: Exception, *, alone: bool = False, path: str | None = None)
             f"{first}. {MIGRATE}. If this came from tx=, it may be on another database than store=, or have a "
             "search_path without the schema of retrysafe's tables."
         )
-    if _SQLITE_NAME.match(text):
+    if state is None and getattr(_drivers(error), "sqlite_errorcode", None) == _SQLITE_ERROR:
         return error
     if getattr(error, "code", None) == _POOL_EXHAUSTED:
         more = larger("pool_size= and max_overflow= of create_engine")
@@ -333,7 +334,10 @@ def translate(error: Exception, *, alone: bool = False, path: str | None = None)
             return TransactionEnded()
         if state[:2] not in _STORE_CLASSES:
             return error
-    return StoreUnavailable(text, unsent=_was_busy(error), transient=alone and state in RESTART)
+    if _was_busy(error):
+        told = "Another transaction holds the file: if it is an open one of yours, give it as tx=, or end it before"
+        return StoreUnavailable(f"{text}. {told}", unsent=True)
+    return StoreUnavailable(text, transient=alone and state in RESTART)
 
 
 def larger(pool: str) -> str:

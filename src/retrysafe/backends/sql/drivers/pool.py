@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 from retrysafe import runtime
 from retrysafe.backends.backend import hang_up
 from retrysafe.backends.permits import Permits
-from retrysafe.backends.sql.drivers.base import is_of_connection, larger
+from retrysafe.backends.sql.drivers.base import is_of_connection, is_unreachable, larger
 from retrysafe.errors import RetrysafeError, StoreUnavailable
 
 C = TypeVar("C")
@@ -47,8 +47,8 @@ class Size(NamedTuple):
 
 
 def size_of(pool: str, most: int) -> Size:
-    """As many as the pool of the caller's has, beside which these connections are."""
-    return Size(max(most, 1), larger(pool))
+    """As many as the pool of the caller's has, beside which these connections are; 0: it has no bound."""
+    return Size(most or MOST_CONNECTIONS, larger(pool))
 
 
 class _Idle(Generic[C]):
@@ -96,9 +96,13 @@ class Borrowed(Generic[C]):
         self.born = monotonic()
         self.until = self.born + LONGEST_LIFE * random.uniform(0.9, 1.0)
 
-    def passes_by_another(self, error: Exception) -> bool:
-        """Retire all connections if the error is theirs; tell whether a new one may do better."""
-        if not is_of_connection(error):
+    def passes_by_another(self, error: Exception, *, begins: bool = False) -> bool:
+        """Retire all connections if the error is theirs; tell whether a new one may do better.
+
+        ``begins``: a transaction of ours has done nothing before, so that also a connection that was cut or fell
+        silent, as in a failover, takes nothing with it.
+        """
+        if not is_of_connection(error) and not (begins and (is_unreachable(error) or isinstance(error, TimeoutError))):
             return False
         self._pool.retire_all()
         return self.was_used

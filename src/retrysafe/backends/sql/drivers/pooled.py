@@ -92,14 +92,18 @@ class InTransaction(Generic[C]):
         self.execute = self
         self._driver = driver
         self._borrowed = borrowed
+        self._begins = True
 
     def __call__(self, request: Query | Copy, /) -> Rows:
         try:
             if isinstance(request, Copy):
                 return self._driver.transfer(self.handle, request)
-            return in_turn(request, partial(self._driver.perform, self.handle))
+            rows = in_turn(request, partial(self._driver.perform, self.handle))
         except self._driver.failures as error:
-            fail(error, passes=self._borrowed is not None and self._borrowed.passes_by_another(error))
+            borrowed = self._borrowed
+            fail(error, passes=borrowed is not None and borrowed.passes_by_another(error, begins=self._begins))
+        self._begins = self._begins and request.control is not None
+        return rows
 
 
 class PooledDriver(OfLibrary[C], Pool[C]):
@@ -167,18 +171,22 @@ class AsyncInTransaction(Generic[C]):
         self.execute = self
         self._driver = driver
         self._borrowed = borrowed
+        self._begins = True
         self._perform = partial(driver.perform if borrowed is None else driver.perform_on_ours, handle)
 
     async def __call__(self, request: Query | Copy, /) -> Rows:
         try:
             if isinstance(request, Copy):
                 return await self._driver.transfer(self.handle, request)
-            return await ain_turn(request, self._perform)
+            rows = await ain_turn(request, self._perform)
         except self._driver.failures as error:
             self.fail(error)
+        self._begins = self._begins and request.control is not None
+        return rows
 
     def fail(self, error: Exception, *, alone: bool = False) -> NoReturn:
-        fail(error, alone=alone, passes=self._borrowed is not None and self._borrowed.passes_by_another(error))
+        borrowed, begins = self._borrowed, self._begins and not alone
+        fail(error, alone=alone, passes=borrowed is not None and borrowed.passes_by_another(error, begins=begins))
 
 
 class AsyncPooledDriver(OfLibrary[C], LoopPool[C]):

@@ -52,7 +52,7 @@ class HangUpDeadline:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._timer.cancel()
         if self._over and isinstance(error, psycopg.Error):
-            raise StoreUnavailable(f"no answer within {self._seconds:g} s") from error
+            raise psycopg.OperationalError(f"no answer within {self._seconds:g} s") from error
 
     def _hang_up(self) -> None:
         self._over = True

@@ -64,14 +64,14 @@ class SqlitePool(Generic[C]):
 
     def take(self) -> C:
         """The connection of a use that begins. Raises `ConfigurationError` in a child that cannot use the file."""
-        if self._file is not None and (found := _identity(self.path)) != self._file:
+        if self._file is not None and (found := file_identity(self.path)) != self._file:
             self._refuse_another_file(found)
         try:
             return self.idle.pop()
         except IndexError:
             refuse_beside_parent(self.path)
         connection = self.connect()
-        connection.file = self._file = _identity(self.path)
+        connection.file = self._file = file_identity(self.path)
         return connection
 
     def _refuse_another_file(self, found: tuple[int, int] | None) -> None:
@@ -171,7 +171,7 @@ def _keep_open(connection: object) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
-def _identity(path: str) -> tuple[int, int] | None:
+def file_identity(path: str) -> tuple[int, int] | None:
     try:
         found = os.stat(path)  # noqa: PTH116 - it is asked for every use, and pathlib takes longer
     except FileNotFoundError:
