@@ -27,6 +27,9 @@ ENGINES := .venv/engines
 LOWEST := .venv/lowest
 RELEASE := .venv/release
 LOWEST_TESTS := tests/http/test_fastapi.py tests/http/test_litestar.py tests/http/test_starlette.py tests/http/test_flask.py tests/http/test_aiohttp.py tests/http/client tests/console
+# The lowest google-api-core tells how long Google supports this Python.
+OLD_PYTHON := -W 'ignore:You are using a Python version:FutureWarning'
+LOWEST_SUITES := tests/stores/test_conformance.py tests/messaging/test_consumers.py tests/messaging/test_publisher_suite.py tests/loads/test_lakes.py
 SERVICES := scripts/services
 TYPED := src demo $(wildcard tests/laboratory tests/typing)
 
@@ -116,8 +119,10 @@ $(LOWEST)/.stamp: pyproject.toml demo/pyproject.toml tests/lowest.txt
 	$(LOWEST)/bin/python -m pip install --quiet --requirement tests/lowest.txt
 	@touch $@
 
-lowest: $(LOWEST)/.stamp ## Run the quick tests of HTTP, its client and the console on the lowest versions (a part of prove)
-	$(LOWEST)/bin/python -m pytest -n $(CORES) --dist worksteal -m "not slow" $(or $(ARGS),$(LOWEST_TESTS))
+lowest: ## Run the quick tests of HTTP and the suites of stores, brokers and lakes on the lowest versions (a part of prove)
+	@$(call WITH_SERVICES,$(LOWEST)/.stamp) \
+	$(LOWEST)/bin/python -m pytest -n $(CORES) --dist worksteal -m "not slow" $(or $(ARGS),$(LOWEST_TESTS)) \
+	&& $(if $(ARGS),true,$(LOWEST)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(OLD_PYTHON) $(LOWEST_SUITES))
 
 soak: $(VENV)/.dev-stamp ## Simulate schedules on all cores until one breaks a promise: ARGS="--seeds 1000000 --from 0"
 	$(BIN)/python -m tests.laboratory.simulation $(ARGS)

@@ -9,7 +9,7 @@ class NeedsExtra:
     """Around imports: where a library of an extra is missing, the error names the command that installs it.
 
     Of several around each other the outermost names its extra, which brings all. It stays a `ModuleNotFoundError` of
-    that library, for who asks whether a module can be imported.
+    that library, for code that asks whether a module can be imported.
     """
 
     def __init__(self, extra: str, *libraries: str) -> None:
