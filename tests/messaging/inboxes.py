@@ -97,7 +97,7 @@ class World:
 
     def letters(self, inbox: Inbox) -> list[InboxLetter]:
         found = inbox._letters
-        return found.run(ask(found.inbox.letters(DeadLetterFilter(), boundary=inbox.boundary.name, limit=100)))
+        return found.run(ask(found.inbox.letters(DeadLetterFilter(boundary=inbox.boundary.name), limit=100)))
 
     def mark(self, inbox: Inbox) -> None:
         for letter in self.letters(inbox):

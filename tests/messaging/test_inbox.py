@@ -337,6 +337,20 @@ def test_errors_that_may_be_the_messages_own_spend_attempts(world: World) -> Non
         inbox.handler("other", unavailable="OSError")(handle)  # type: ignore[arg-type]
 
 
+def test_a_message_that_another_delivery_has_handled_meanwhile_is_no_dead_letter(world: World) -> None:
+    inbox = world.inbox()
+
+    def handle(message: InboxMessage[Any]) -> None:
+        world.apply(message.tx, message.envelope.id)
+
+    async def ahandle(message: InboxMessage[Any]) -> None: ...
+
+    for number, handler in enumerate((inbox.handler("stock")(handle), inbox.handler("astock")(ahandle))):
+        tried = [asyncio.run(handler.ahandle(envelope(number))), asyncio.run(handler.agive_up(envelope(number), "E"))]
+        assert (became(*tried), world.letters(inbox)) == (["handled", "duplicate"], [])
+    assert "dead_lettered" not in world.names()
+
+
 @pytest.mark.parametrize("world", ["sqlite"], indirect=True)
 def test_a_dead_letter_that_is_redriven_into_an_outage_stays_to_be_handled(world: World) -> None:
     inbox = world.inbox()

@@ -64,6 +64,48 @@ def test_dead_letters_are_listed_shown_and_redriven_by_the_command_line(
     assert [one for one in cli("status")[1] if one["consumer"] == name] == []
 
 
+def test_a_message_that_several_consumers_have_given_up_is_shown_with_each_and_changed_for_the_one_that_is_named(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inboxes = world.inbox(), world.inbox()
+    name = inboxes[0].boundary.name
+    given_up = [(inboxes[0], f"mail-{name}"), (inboxes[0], f"stock-{name}"), (inboxes[1], f"stock-{name}")]
+    for inbox, consumer in given_up:
+
+        def refuse(message: InboxMessage[Any]) -> None:
+            raise ValueError("no")
+
+        inbox.handler(consumer, max_attempts=1)(refuse).handle(envelope(name))
+    owners = [(inbox.boundary.name, consumer) for inbox, consumer in given_up]
+
+    def cli(*words: str) -> tuple[int, str]:
+        code = main(["inbox", "dead", *words, "--store", world.url])
+        told = capsys.readouterr()
+        return code, told.out + told.err
+
+    def found(*words: str) -> set[tuple[str, str]]:
+        return {(one["boundary"], one["consumer"]) for one in map(json.loads, cli(*words, "--json")[1].splitlines())}
+
+    table = [
+        (("list", "--id", name), owners),
+        (("show", name), owners),
+        (("list", "--id", name, "--groups"), owners),
+        (("list", "--id", name, "--consumer", f"stock-{name}"), owners[1:]),
+        (("show", name, "--boundary", name), owners[:2]),
+        (("list", "--id", name, "--groups", "--boundary", name), owners[:2]),
+    ]
+    assert [found(*words) for words, _ in table] == [set(expected) for _, expected in table]
+    for verb in ("redrive", "discard"):
+        code, told = cli(verb, "--id", name, "--yes")
+        assert code == 2
+        assert all(f"--boundary {boundary} --consumer {consumer}" in told for boundary, consumer in owners)
+    one = ("--id", name, "--consumer", owners[1][1], "--boundary", owners[1][0])
+    code, told = cli("discard", *one, "--yes")
+    assert code == 0
+    assert f"1         {owners[1][0]}" in told
+    assert found("list", "--id", name) == {owners[0], owners[2]}
+
+
 def test_errors_that_differ_by_numbers_and_ids_are_one_group_and_are_found_by_their_texts(world: World) -> None:
     inbox = world.inbox()
     name = f"stock-{inbox.boundary.name}"

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
@@ -31,6 +32,7 @@ from retrysafe.messaging.brokers.kafka.messages import KafkaRecord, envelope_fro
 from retrysafe.messaging.brokers.kafka.properties import LOG, properties_of
 from retrysafe.messaging.brokers.kafka.sender import RecordSender
 from retrysafe.messaging.cloudevents import Mode
+from retrysafe.messaging.errors import QueueMissing
 from retrysafe.protocol.events import Event
 from retrysafe.protocol.messages import Envelope, PublishStatus
 from retrysafe.testing.consumers import Trial, numbers
@@ -174,6 +176,9 @@ def test_a_url_without_brokers_is_refused(url: str) -> None:
 
 
 def test_settings_that_promises_depend_on_cannot_be_set() -> None:
+    for make in (KafkaPublisher, partial(KafkaConsumer, topics="orders", group="g")):
+        with pytest.raises(ConfigurationError, match=r'^No such configuration property: "ack": correct it'):
+            make("kafka://localhost?ack=all")
     with pytest.raises(ConfigurationError, match=r"^acks cannot be set"):
         KafkaPublisher("kafka://host?acks=1")
     with pytest.raises(ConfigurationError, match=r"^enable\.auto\.commit cannot be set"):
@@ -536,11 +541,10 @@ async def test_the_window_of_an_inbox_is_compared_with_what_topics_keep(broker: 
 
 
 async def test_a_topic_that_is_missing_is_told(broker: KafkaBench) -> None:
-    from confluent_kafka import KafkaException
-
     consumer = KafkaConsumer(broker.url, "nowhere", group="g", session="1s")
-    with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
+    with pytest.raises(QueueMissing, match=r"nowhere.*declare it:  retrysafe topics declare"):
         await consumer.receive(1, 10)
+    assert consumer.is_failing
     await consumer.aclose()
 
 

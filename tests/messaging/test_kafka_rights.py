@@ -83,6 +83,7 @@ def test_a_wrong_password_is_told(guarded: GuardedKafka) -> None:
     assert result == PublishResult(PublishStatus.UNAVAILABLE, "_AUTHENTICATION: Local: Authentication failure")
 
 
+@pytest.mark.slow
 @each_row(
     ("user", "topic", "code"),
     [

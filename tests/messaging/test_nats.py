@@ -22,6 +22,7 @@ from retrysafe.messaging.brokers.nats.consumer import _quote
 from retrysafe.messaging.brokers.nats.messages import content_of, envelope_from, headers_of, subject_of
 from retrysafe.messaging.brokers.nats.pinned import PinnedPartition, ReplyTag
 from retrysafe.messaging.cloudevents import Mode
+from retrysafe.messaging.errors import QueueMissing
 from retrysafe.protocol.messages import Delivery, PublishStatus
 from retrysafe.testing.consumers import Trial, numbers
 from tests.conftest import require
@@ -364,6 +365,15 @@ async def test_headers_count_for_the_size_of_a_message() -> None:
         large = made.envelope(1, payload=b"x" * (LARGEST - 10))
         said = await made.publish(large, made.envelope(2))
         assert [one.status for one in said] == [PublishStatus.REJECTED, PublishStatus.ACKED]
+
+
+async def test_a_topic_that_is_missing_is_told() -> None:
+    require("nats")
+    async with subjects() as made:
+        consumer = NatsConsumer(made.url, "nowhere", group="g")
+        with pytest.raises(QueueMissing, match=r"'nowhere'.*declare it:  retrysafe topics declare"):
+            await consumer.receive(1, 0.1)
+        await consumer.aclose()
 
 
 async def test_a_server_that_is_not_there_is_told_at_once() -> None:

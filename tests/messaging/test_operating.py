@@ -26,6 +26,7 @@ from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.cli import main
 from retrysafe.errors import SchemaOutdated, StoreUnavailable
 from retrysafe.messaging import BrokerUnavailable, Message, Outbox
+from retrysafe.messaging.brokers.base import broker_address_of
 from retrysafe.messaging.brokers.memory.publisher import AsyncMemoryPublisher, MemoryPublisher
 from retrysafe.messaging.relay.bucket import Totals, drain
 from retrysafe.messaging.relay.operator import OutboxOperator, OutboxSweeper, line
@@ -159,6 +160,15 @@ def test_relays_are_seen_and_those_that_died_are_forgotten(place: Place) -> None
         (only,) = operator.status().relays
         assert only.silent < 60
         run(first._presence.farewell(), connect(place.url).client())
+        assert operator.status().relays == []
+
+
+def test_a_relay_that_ends_by_an_error_takes_leave(place: Place) -> None:
+    away = PublishResult(PublishStatus.UNAVAILABLE, "away")
+    place.write(Message("orders", 1, key="A"))
+    with pytest.raises(BrokerUnavailable, match="away"):
+        place.relay(Judging(lambda _: away)).run_once()
+    with place.operator() as operator:
         assert operator.status().relays == []
 
 
@@ -400,7 +410,7 @@ def test_redriving_waits_for_another_one_under_way(place: Place) -> None:
     assert place.sql("SELECT count(*), count(DISTINCT message_id) FROM retrysafe_outbox")[0][:2] == (3, 3)
 
 
-def test_a_parked_lane_goes_on_where_it_was(place: Place) -> None:
+def test_a_parked_lane_goes_on_where_it_was(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     ids = place.write(Message("a", 1, key="A"), Message("a", 2, key="A"))
     place.relay(refusing("a"), on_dead="park").run_once()
     publisher = MemoryPublisher()
@@ -409,7 +419,15 @@ def test_a_parked_lane_goes_on_where_it_was(place: Place) -> None:
         (head,) = operator.dead()
         assert (head.envelope.id, head.parked, head.error) == (ids[0], True, "no a")
         assert operator.discard() == 0
+        assert operator.status().parked == 1
+        for command in (["outbox", "status"], ["status"], ["doctor"], ["outbox", "dead", "discard", "--all", "--yes"]):
+            capsys.readouterr()
+            code = main([*command, "--store", place.url])
+            told = capsys.readouterr()
+            assert code == 1, (command, told)
+            assert "parked lane" in (said := told.out + told.err) or "1 lane is parked" in said, command
         assert operator.redrive(DeadLetterFilter(ids=(ids[0],))) == 1
+        assert operator.status().parked == 0
     assert place.relay(publisher).run_once().published == 2
     assert [one.id for one in publisher.published] == ids
 
@@ -988,10 +1006,21 @@ def test_relays_of_different_brokers_on_one_outbox_are_told(place: Place) -> Non
     class Other(MemoryPublisher):
         pass
 
-    for options, told_of in (({}, 1), ({"sources": ["/shop"]}, 0)):
+    class Placed(MemoryPublisher):
+        def __init__(self, place: str) -> None:
+            super().__init__()
+            self.broker_address = broker_address_of(place)
+
+    here, login, there = (Placed(f"amqp://{at}") for at in ("h/a", "u:p@H/a?heartbeat=9", "h/b"))
+    for one, another, options, told_of in (
+        (Other(), MemoryPublisher(), {}, 1),
+        (Other(), MemoryPublisher(), {"sources": ["/shop"]}, 0),
+        (here, there, {}, 1),
+        (here, login, {}, 0),
+    ):
         told = Told()
-        first = place.relay(Other(), **options)
-        second = place.relay(observers=[told], **options)
+        first = place.relay(one, **options)
+        second = place.relay(another, observers=[told], **options)
         with first._working(first._open()) as (setting, client):
             first._round(setting, client, Totals())
             second.run_once()

@@ -19,6 +19,7 @@ import pytest
 from retrysafe import Boundary
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging import Envelope, Inbox, InboxMessage, QueueMissing, Subscription
+from retrysafe.messaging.brokers.rabbitmq.connecting import LoginRefused
 from retrysafe.messaging.brokers.rabbitmq.consumer import RabbitMQConsumer
 from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
 from retrysafe.messaging.brokers.rabbitmq.topology import declare
@@ -26,6 +27,7 @@ from retrysafe.protocol.messages import Delivery, PublishStatus
 from retrysafe.testing.consumers import Trial
 from tests.conftest import require
 from tests.messaging.harnesses import bench
+from tests.tables import each_row
 
 
 async def test_every_group_of_an_exchange_gets_every_message() -> None:
@@ -109,16 +111,22 @@ async def test_without_a_subscription_a_missing_queue_is_an_error_of_its_own() -
         await consumer.aclose()
 
 
-async def test_a_login_that_is_refused_says_what_to_correct() -> None:
+@each_row("login", ["guest:not-its-password@{}/", "guest:guest@{}/nowhere"])
+async def test_a_login_that_is_refused_says_what_to_correct(login: str) -> None:
     require("rabbitmq")
     address = urlsplit(os.environ["RETRYSAFE_TEST_RABBITMQ"])
-    publisher = RabbitMQPublisher(f"amqp://guest:not-its-password@{address.hostname}:{address.port}/")
+    url = "amqp://" + login.format(f"{address.hostname}:{address.port}")
+    publisher, consumer = RabbitMQPublisher(url), RabbitMQConsumer(url, ["orders"])
     placed = Envelope("1", "orders", "k", "t", "/s", None, {}, b"{}", "application/json")
     [result] = await publisher.publish([placed])
     await publisher.aclose()
     assert result.status is PublishStatus.UNAVAILABLE
+    with pytest.raises(LoginRefused) as raised:
+        await consumer.receive(1, 0.1)
+    await consumer.aclose()
+    assert result.error == str(raised.value)
     assert result.error.startswith("the broker refused the login: correct user, password and virtual host in its URL (")
-    assert "not-its-password" not in result.error
+    assert not any(part in result.error for part in ("not-its-password", "object at"))
 
 
 @pytest.mark.slow

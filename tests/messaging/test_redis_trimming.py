@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 import redis.asyncio
 
+from retrysafe.messaging import QueueMissing
 from retrysafe.messaging.brokers.redis_streams.consumer import RedisStreamsConsumer
 from retrysafe.protocol.messages import Delivery
+from retrysafe.protocol.ordering import partitions_of
 from tests.conftest import require
 from tests.stores.harnesses.redis import redis_url
+from tests.tables import each_row
 
 BLOCK = 100
 """Entries that Redis frees together."""
@@ -24,7 +27,7 @@ async def topic() -> AsyncIterator[str]:
     name = f"trimmed-{secrets.token_hex(6)}"
     yield name
     async with client() as connection:
-        await connection.delete(*[key async for key in connection.scan_iter(f"{{{name}}}*")])
+        await connection.delete(*[key async for key in connection.scan_iter(f"{{{name}*")])
 
 
 def client() -> Any:
@@ -93,3 +96,15 @@ async def test_young_entries_stay_and_so_do_all_with_keep_none(topic: str) -> No
     assert await length(topic) == 3 * BLOCK
     await look(topic, "stock", keep="1d")
     assert await length(topic) <= BLOCK
+
+
+@each_row(("publishers", "consumers"), [(None, 4), (4, None)])
+async def test_streams_of_other_partitions_are_told(publishers: int | None, consumers: int | None, topic: str) -> None:
+    name = f"{topic}-{publishers}"
+    await add(*partitions_of(name, publishers)[:1], 1, 1)
+    consumer = RedisStreamsConsumer(client(), name, group="stock", partitions=consumers)
+    with pytest.raises(QueueMissing, match="give partitions="):
+        await consumer.receive(1, 0)
+    await add(*partitions_of(name, consumers)[:1], 1, 1)
+    assert len(await consumer.receive(1, 5)) == 1
+    await consumer.aclose()

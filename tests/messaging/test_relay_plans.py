@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from retrysafe.backends.driver import run
@@ -509,7 +510,11 @@ def test_a_session_that_holds_back_the_cleanup_is_told_by_name(
             with place.operator() as operator:
                 name = operator.status().holders[0].name
             found = {one.id: one.evidence for one in examine(url, 20.0, [])}
+            with psycopg.connect(url, autocommit=True) as other:
+                other.execute("SET ROLE pg_signal_backend")  # may not see when transactions of others began
+                seen = other.execute(holders.replace("> 100000", "> 0")).fetchall()
         assert f"session {pid} of " in name
+        assert f"session {pid} of " in seen[0][0]
         assert told.names["cleanup_held"] == 1
         assert str(pid) in found["postgresql-held-cleanup"]
         connect(url).close()

@@ -432,6 +432,46 @@ async def test_a_consumer_that_gives_nothing_is_connected_anew_and_then_left(
     assert world.names().count("consumer_stalled") == RECONNECTS + 1
 
 
+@ONE
+@each_row(
+    ("lagging", "failing"),
+    [(False, "receive"), (True, "receive"), (False, "is_failing"), (True, "is_failing"), (True, "store")],
+)
+async def test_no_sign_of_life_while_the_broker_or_the_store_is_away(
+    lagging: bool, failing: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retrysafe.messaging.subscription.subscription.LAG_EVERY", 0.0)
+    consumer = Recording(MemoryBroker())
+    world.told.clear()
+    looks: list[str] = []
+
+    def look(self: Recording) -> tuple[str, ...]:
+        looks.append("")
+        return ()
+
+    monkeypatch.setattr(Recording, "assigned", property(look), raising=False)
+    if not lagging:
+        monkeypatch.setattr(MemoryConsumer, "lag", None)
+    handle = world.inbox().handler("stock")(lambda message: None)
+
+    async def away(**_: object) -> list[Any]:
+        raise OSError("away")
+
+    async with Subscription(consumer, handle, redrive="1ms"):
+        await until(lambda: "consumer_seen" in world.names())
+        if failing == "receive":
+            consumer.fail_receive = 10**9
+        elif failing == "store":
+            monkeypatch.setattr(handle, "ahandle_marked", away)
+        else:
+            consumer.is_failing = True  # type: ignore[attr-defined]
+        await until(lambda: failing == "is_failing" or "consumer_failed" in world.names())
+        seen, looked = world.names().count("consumer_seen"), len(looks)
+        await until(lambda: len(looks) > looked + 5)
+        assert world.names().count("consumer_seen") == seen
+        monkeypatch.undo()
+
+
 @pytest.mark.slow
 @ONE
 async def test_a_subscription_handles_marked_dead_letters_again(world: World) -> None:

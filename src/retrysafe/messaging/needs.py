@@ -52,6 +52,14 @@ def of_outbox(status: OutboxStatus, commands: Commands) -> Iterator[Need]:
         if status.dead == 1:
             text = "1 message could not be published, and is a dead letter."
         yield Need(text, "/messages/dead", commands.line("outbox dead list", ()))
+    if status.parked:
+        text = f"{describe_parked(status.parked)}, until the first message of each is redriven."
+        yield Need(text, "/messages/dead", commands.line("outbox dead list", ()))
+
+
+def describe_parked(number: int) -> str:
+    """The number of parked lanes, as words."""
+    return "1 lane is parked" if number == 1 else f"{number:,} lanes are parked"
 
 
 def of_inboxes(inboxes: Iterable[Consuming], commands: Commands) -> Iterator[Need]:

@@ -85,7 +85,8 @@ ALERTS = (
         "warning",
         "work in steps was begun, and nobody asks for it any more",
         "Some of its steps are done, and the next attempt would go on behind them, or undo them. It comes from the "
-        "caller, the broker or the scheduler, and none has come for an hour. A run ends unfinished with its window. "
+        "caller, the broker or the scheduler, and none has come for an hour. No command starts it: let one of them ask "
+        "again with the key, also after `runs cancel`. A run ends unfinished with its window. "
         "A run that sleeps for longer than an hour is among them. Told by a sweeper, each time that it looks.",
         (
             "retrysafe runs list --stranded",

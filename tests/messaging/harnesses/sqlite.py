@@ -13,8 +13,13 @@ from unittest.mock import patch
 from retrysafe.messaging.brokers.base import Consumer
 from retrysafe.messaging.brokers.registry import broker_at
 from retrysafe.messaging.brokers.sqlite import broker
-from retrysafe.messaging.brokers.sqlite.broker import AsyncSqlitePublisher, SqliteConsumer, SqlitePublisher, declare
-from retrysafe.messaging.brokers.sqlite.opening import path_of
+from retrysafe.messaging.brokers.sqlite.broker import (
+    AsyncSqlitePublisher,
+    SqliteConsumer,
+    SqlitePublisher,
+    declare,
+    path_of,
+)
 from retrysafe.messaging.cloudevents import envelope_of
 from retrysafe.protocol.messages import Envelope
 from retrysafe.testing.publishers import PublisherFeatures, Publishing

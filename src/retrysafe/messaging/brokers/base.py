@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
+from urllib.parse import unquote, urlsplit
 
 from retrysafe.protocol.messages import Delivery, Envelope, PublishResult
 
@@ -54,6 +55,13 @@ class Routed(Protocol):
     def destination(self, envelope: Envelope, /) -> str:
         """The name of the queue, stream or endpoint of a message, without secrets, because it appears in events."""
         ...
+
+
+def broker_address_of(url: str, *more: str) -> str:
+    """The address that a publisher publishes to, as relays of one database compare it: without user and options."""
+    parts = urlsplit(url)
+    hosts = ",".join(sorted(parts.netloc.rpartition("@")[2].lower().split(",")))
+    return " ".join((f"{parts.scheme}://{hosts}/{unquote(parts.path).strip('/')}", *more))
 
 
 class Consumer(Protocol):

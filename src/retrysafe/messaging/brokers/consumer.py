@@ -51,6 +51,8 @@ class ConsumerSession:
     """The number of earlier sessions since the last one that lasted."""
     was_opened = False
     """True once `open` has succeeded."""
+    is_failing = False
+    """True from an error of a task, of which `receive` tells once, until the broker answers that task."""
 
     def __init__(self, prefetch: int, prefetch_bytes: int = 1 << 62) -> None:
         self._prefetch, self._bytes = prefetch, prefetch_bytes
@@ -190,6 +192,11 @@ class BrokerConsumer(SessionOwner[C], Generic[C]):
         """Hand the message out again after ``delay`` seconds, before those that follow it in its lane."""
         if (session := self._session_here()) is not None:
             session.give_back(delivery, asyncio.get_running_loop().time() + delay)
+
+    @property
+    def is_failing(self) -> bool:
+        """True while the broker does not answer what is asked beside `receive`."""
+        return self._session is not None and self._session.is_failing
 
     def make_room(self, retried: Mapping[str, int], /) -> Collection[str]:
         """Hold more, as so many of each partition are tried again; return the partitions full of such messages."""

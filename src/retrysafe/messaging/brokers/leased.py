@@ -101,9 +101,11 @@ class LeasedSession(ConsumerSession):
             try:
                 found = await self._receive(queue)
             except self._errors as error:
+                self.is_failing = True
                 self._fail(error)
                 await self._pause(_PAUSE)
                 continue
+            self.is_failing = False
             if not found and self._idle:
                 await self._pause(self._idle)
 

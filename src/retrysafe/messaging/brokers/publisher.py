@@ -37,6 +37,7 @@ class BrokerPublisher(SessionOwner[P], Generic[P]):
     """Implements `retrysafe.messaging.brokers.base.AsyncPublisher` by sessions; each broker adds arguments."""
 
     _ends_with_loop = True
+    broker_address: str = ""
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Publish messages of different lanes, and wait for every answer; the results, in the same order."""

@@ -64,5 +64,5 @@ def broker_at(url: str, *, name: str, partitions: int | None = None, lease: Dura
     Raises `ConfigurationError` for a URL that no broker has, and when the broker's library is missing.
     """
     spec = spec_of(url)
-    broker: Broker = spec.load("opening:broker")(url, name=name, partitions=partitions, lease=lease)
+    broker: Broker = spec.load(spec.broker)(url, name=name, partitions=partitions, lease=lease)
     return broker

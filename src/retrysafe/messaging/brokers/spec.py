@@ -32,6 +32,7 @@ class BrokerSpec(NamedTuple):
     declares: the arguments of the declaration that are options.
     passed_to: of a function that passes its options on: what has them as arguments.
     extra: the optional dependency that it needs; empty if none.
+    broker: makes the `Broker` of a URL, ``name``, ``partitions`` and ``lease``.
     checks: the `Examination` of `retrysafe doctor`.
     """
 
@@ -45,6 +46,7 @@ class BrokerSpec(NamedTuple):
     declares: tuple[str, ...] = ()
     passed_to: Mapping[str, str] = {}
     extra: str = ""
+    broker: str = "consumer:broker"
     checks: str = ""
 
     @property

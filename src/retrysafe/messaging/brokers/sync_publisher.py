@@ -37,8 +37,8 @@ class SyncPublisher:
         self._working = PerProcess(lambda: _Working(make()))
 
     def __getattr__(self, name: str) -> Any:
-        """Pass on the attributes that only some publishers have: ``destination`` and ``by_topic``."""
-        if name not in ("destination", "by_topic"):
+        """Pass on the attributes that only some publishers have."""
+        if name not in ("destination", "by_topic", "broker_address"):
             raise AttributeError(name)
         return getattr(self._working().publisher, name)
 

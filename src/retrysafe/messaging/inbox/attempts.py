@@ -353,6 +353,10 @@ def is_lost(tx: Any, error: BaseException) -> bool:
     """Tell whether the connection of a transaction is gone, as its driver says it, and the server was not shut down."""
     if (sqlstate(error) or "").startswith(_SHUT_DOWN):
         return False
+    if hasattr(tx, "closed_in_transaction"):  # the wrapper of Django
+        if tx.closed_in_transaction:
+            return True
+        tx = tx.connection
     said = {name: getattr(tx, name, None) for name in ("closed", "is_closed", "invalidated", "open", "connected")}
     told = {name: value() if callable(value) else value for name, value in said.items()}
     return any(told[name] for name in ("closed", "is_closed", "invalidated")) or False in (

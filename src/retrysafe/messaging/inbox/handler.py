@@ -170,7 +170,8 @@ class Handler(Generic[P, R]):
             handled = self.letters.run(self._concluding(attempt, end))
         if handled.became is MessageOutcome.DEAD and attempt.has_record:
             with suppress(RetrysafeError):  # it has failed before, or another delivery of it is being handled
-                self.setting.entry.run(attempt.claim, attempt.settle(handled.error))
+                if self.setting.entry.run(attempt.claim, attempt.settle(handled.error)).replayed:
+                    handled = self.letters.run(procedures.revive(self.letters.inbox, attempt.arrival))
         return self._report(attempt, handled)
 
     async def _aconclude(self, attempt: InboxAttempt, end: HandlerOutcome) -> HandleResult:
@@ -184,7 +185,8 @@ class Handler(Generic[P, R]):
                 settle(claim)
 
             with suppress(RetrysafeError):
-                await self.setting.entry.arun(attempt.claim, fail)
+                if (await self.setting.entry.arun(attempt.claim, fail)).replayed:
+                    handled = await self.letters.arun(procedures.revive(self.letters.inbox, attempt.arrival))
         return self._report(attempt, handled)
 
     def _concluding(self, attempt: InboxAttempt, end: HandlerOutcome) -> Program[HandleResult]:

@@ -134,6 +134,12 @@ def _bury(inbox: InboxStore, arrival: Arrival, counts: Counts, error: str) -> Pr
         yield from ask(request)
 
 
+def revive(inbox: InboxStore, arrival: Arrival) -> Program[HandleResult]:
+    """Take a message back from the dead letters that another delivery has handled since its last attempt failed."""
+    yield from ask(inbox.remove(arrival.identity))
+    return HandleResult(MessageOutcome.DUPLICATE)
+
+
 def conclude_redriven(inbox: InboxStore, letter: InboxLetter, end: HandlerOutcome) -> Program[HandleResult]:
     """Note what became of a dead letter that was handled again: it is gone, marked once more, or dead as before."""
     arrival = letter.arrival

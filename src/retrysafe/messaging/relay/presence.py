@@ -120,7 +120,7 @@ class Presence:
         to: str = "",
     ) -> None:
         self._to = to
-        """The kind of broker, with a plus where the relay is restricted to some messages: what others see of it."""
+        """The place of the broker, with a plus where the relay is restricted to some messages, as others see it."""
         self._differing: set[str] = set()
         self._outbox, self._reporter, self._hold = outbox, reporter, hold
         self._alarm, self._clock = stalled_after, clock
@@ -184,7 +184,7 @@ class Presence:
         return f"{self._name}{SHOWN}{self._to}" if self._to else str(self._name)
 
     def _compare(self, others: Iterable[RelaySeen]) -> None:
-        """Tell of relays that publish to another kind of broker, unless both are restricted to messages of their own.
+        """Tell of relays that publish to another broker, unless both are restricted to messages of their own.
 
         Each of the two publishes whatever it finds: messages would leave by the wrong one, and be gone.
         """
@@ -194,4 +194,6 @@ class Presence:
             apart = to.endswith("+") and self._to.endswith("+")
             if to and self._to and not alike and not apart and other.name not in self._differing:
                 self._differing.add(other.name)
-                self._reporter.emit("relays_differ", relay=other.name, publishes_to=to.removesuffix("+"))
+                self._reporter.emit(
+                    "relays_differ", relay=other.name, publishes_to=to.partition("#")[0].removesuffix("+")
+                )

@@ -124,6 +124,8 @@ class OutboxStatus(NamedTuple):
     kept: int
     holders: list[Holder] = []  # noqa: RUF012 - a NamedTuple's
     """The holders that have kept the database from removing old rows for more than a minute; the oldest first."""
+    parked: int = 0
+    """The number of parked lanes (``on_dead="park"``), each of which waits for a person."""
 
     @property
     def messages(self) -> int:
@@ -171,10 +173,10 @@ def standing(outbox: OperableOutbox) -> Program[OutboxStatus]:
 def measure(outbox: OperableOutbox, relays: list[RelaySeen], paused: list[str]) -> Program[OutboxStatus]:
     """Look at an outbox whose relays and paused topics are known."""
     backlog = yield outbox.backlog()
-    dead, kept = yield outbox.counts()
+    dead, kept, parked = yield outbox.counts()
     holders = outbox.holders()
     held = [] if holders is None else (yield from ask(holders))
-    return OutboxStatus(backlog, relays, paused, dead, kept, held)
+    return OutboxStatus(backlog, relays, paused, dead, kept, held, parked)
 
 
 def attend(outbox: OperableOutbox, name: str, hold: str) -> Program[tuple[list[RelaySeen], list[RelaySeen]]]:

@@ -43,6 +43,7 @@ An unavailable store or broker ends `run_once` with an exception. `run_forever` 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 import threading
 import time
@@ -126,8 +127,10 @@ def _only(**given: Iterable[str] | None) -> dict[str, tuple[str, ...]]:
 
 
 def _kind_of(publisher: object) -> str:
-    """The kind of broker that a publisher of ours is for; of another one the name of its class."""
-    kind = type(publisher)
+    """The kind of broker that a publisher of ours is for, and a digest of its address; else the name of its class."""
+    kind, address = type(publisher), getattr(publisher, "broker_address", "")
+    if isinstance(address, str) and address:
+        return f"{address.partition('://')[0]}#{hashlib.sha256(address.encode()).hexdigest()[:8]}"
     before, _, rest = kind.__module__.partition("retrysafe.messaging.brokers.")
     return rest.partition(".")[0] if rest and not before else kind.__name__[:32]
 
@@ -425,9 +428,9 @@ class Relay:
         try:
             with waking(self._backend, self._stop_signal), listening(self._listen, self._stop_signal):
                 yield self._setting, client
+        finally:
             with suppress(RetrysafeError):
                 run(self._presence.farewell(), client)
-        finally:
             client.close()
 
     @asynccontextmanager
@@ -439,10 +442,10 @@ class Relay:
             with waking(self._backend, self._stop_signal):
                 async with alistening(self._listen, self._stop_signal):
                     yield self._setting._replace(turn=asyncio.Lock()), client
-            with suppress(RetrysafeError):
-                await arun(self._presence.farewell(), client)
         finally:
             await self._dispatch.aclose()
+            with suppress(RetrysafeError):
+                await arun(self._presence.farewell(), client)
             with suppress(RetrysafeError):
                 await self._resume(self._setting, client)
             await client.aclose()

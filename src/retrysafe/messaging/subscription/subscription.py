@@ -27,6 +27,10 @@ MOST_LANES = 10_000
 MOST_IN_FLIGHT = 1_000_000
 LAG_EVERY = 10.0
 """Seconds between two looks at how far a group is behind."""
+_LONGEST_REST = 5.0
+"""Seconds before it asks again a broker that is away, at most: messages wait for it."""
+_SOON = 1.0
+"""Seconds between two looks at whether a failure is over."""
 
 
 _ALONE = (
@@ -246,13 +250,16 @@ class Subscription:
             try:
                 if room:
                     await self._receive_into(run, room, LOOK)
+                    run.failing.discard("receive")
                 polls, _ = polls.after_messages()
             except BaseException as error:
                 if not is_failure(error) or isinstance(error, ConfigurationError):
                     raise
+                run.failing.add("receive")
                 run.report(error)  # tried again after any error of the broker's client
-                polls, rest = polls.after_failure(random.random())
-                await self._bell.await_for(rest)
+                chance = random.random()
+                polls, rest = polls.after_failure(chance)
+                await self._bell.await_for(min(rest, _LONGEST_REST * chance))
 
     async def _drain_all(self, run: SubscriptionRun, wait: float) -> None:
         """Handle the marked dead letters, each once, and then all messages of the broker."""
@@ -300,9 +307,11 @@ class Subscription:
             settled = False
             try:
                 settled = any(one.again is None for one in await self._redrive_marked(run))
+                run.failing.discard("store")
             except ConfigurationError:
                 raise
             except Exception as error:  # noqa: BLE001 - tried again after any error of the database
+                run.failing.add("store")
                 run.report(error)
             if not settled:  # else there may be more than were looked for at once
                 await self._bell.await_for(self._redrive)
@@ -326,17 +335,31 @@ class Subscription:
                     self._handler.emit("consumer_retries", partition=place, messages=messages)
             is_observed = self._handler.setting.entry.is_observed("consumer_lag")
             assigned = getattr(self._consumer, "assigned", None)
-            if lag is None:
+            if self._fails(run):
+                pass  # `receive` tells why; a lag that is counted without a connection says nothing
+            elif lag is None:
                 self._handler.emit("consumer_seen")
             elif is_observed or assigned:
                 found = await self._lag(lag, is_observed=is_observed)
-                if found is not None:
+                if found is not None and not self._fails(run):
                     self._handler.emit("consumer_seen")
                     told = self._tell_lag(told, found) if is_observed else told
                     await self._watch(
                         watchdog, run, {place: found[place] for place in assigned or () if place in found}
                     )
-            await self._bell.await_for(LAG_EVERY)
+            await self._until_next_look(run)
+
+    async def _until_next_look(self, run: SubscriptionRun) -> None:
+        """Wait; after an error only for a moment, since observers are to hear soon that it is over."""
+        until, failed = asyncio.get_running_loop().time() + LAG_EVERY, False
+        while not failed and not self._bell.rung:
+            failed, run.reported = run.reported or self._fails(run), False
+            await self._bell.await_for(min(LAG_EVERY, _SOON))
+            if asyncio.get_running_loop().time() >= until:
+                return
+
+    def _fails(self, run: SubscriptionRun) -> bool:
+        return bool(run.failing) or getattr(self._consumer, "is_failing", False)
 
     async def _lag(
         self, lag: Callable[[], Awaitable[Mapping[str, int]]], *, is_observed: bool

@@ -44,6 +44,10 @@ class SubscriptionRun:
         self.in_progress = 0
         self.received: Counter[str] = Counter()
         """The number of messages of each partition that have arrived."""
+        self.failing = {"receive"}
+        """The repeated requests, "receive" and "store", that failed the last time; at first "receive"."""
+        self.reported = False
+        """True after a failure, until it is noticed that there was one."""
         self._consumer = consumer
         self._handler = handler
         self._bell = bell
@@ -187,6 +191,7 @@ class SubscriptionRun:
 
     def report(self, error: BaseException) -> None:
         """Emit an event: a request to the broker or the database failed, or the queue does not exist."""
+        self.reported = True
         name = "queue_missing" if isinstance(error, QueueMissing) else "consumer_failed"
         self._handler.emit(name, error=f"{type(error).__name__}: {error}".partition("\n")[0])
 
@@ -226,6 +231,7 @@ class SubscriptionRun:
         deliveries = portion.deliveries
         try:
             handled = await self._solitude.together(partial(self._handler.ahandle_many, deliveries, alone=False))
+            self.failing.discard("store")
             for place, one in enumerate(handled):
                 if one.became is MessageOutcome.SUSPECT:
                     suspect = partial(self._handler.ahandle, deliveries[place].envelope)
@@ -236,6 +242,7 @@ class SubscriptionRun:
         except Exception as error:  # not the fault of a message: a database that does not answer, a wrong schema
             if not self._forever:
                 raise
+            self.failing.add("store")
             self.report(error)
             if isinstance(error, ConfigurationError):
                 raise

@@ -21,12 +21,22 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicP
 from confluent_kafka.admin import AdminClient
 
 from retrysafe.claims.observers import LoggingObserver, Observers
+from retrysafe.messaging.brokers.base import Broker
 from retrysafe.messaging.brokers.consumer import AssignedConsumer, ConsumerSession, names_of
 from retrysafe.messaging.brokers.kafka.batches import Place
 from retrysafe.messaging.brokers.kafka.messages import envelope_from
 from retrysafe.messaging.brokers.kafka.progress import OffsetCommit, Progress
-from retrysafe.messaging.brokers.kafka.properties import LOG, Properties, properties_of, properties_of_member
-from retrysafe.messaging.brokers.kafka.topics import admin, ends, retention_of
+from retrysafe.messaging.brokers.kafka.properties import (
+    LOG,
+    Properties,
+    properties_of,
+    properties_of_member,
+    require_known,
+)
+from retrysafe.messaging.brokers.kafka.publisher import AsyncKafkaPublisher
+from retrysafe.messaging.brokers.kafka.topics import admin, declare, ends, retention_of
+from retrysafe.messaging.brokers.spec import declaring
+from retrysafe.messaging.errors import QueueMissing
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.messages import Delivery
@@ -131,6 +141,7 @@ class KafkaConsumer(AssignedConsumer["_KafkaSession"]):
         names = names_of(topics, prefetch, prefetch_bytes, group)
         ours = {**properties_of_member(group, session), "enable.partition.eof": True}  # which tells of their markers
         consuming = properties_of(url, ours, {**_DEFAULTS, **(properties or {})})
+        require_known(confluent_kafka.Consumer, consuming)
         self._asking = properties_of(url, {}, properties)
         self._topics = {f"{prefix}{name}": name for name in names}
         leave, limits = seconds_of(leave_within, "leave_within"), (prefetch, prefetch_bytes)
@@ -383,7 +394,9 @@ class _KafkaSession(ConsumerSession):
             raise KafkaException(error)  # ends the poll: this client delivers nothing any more
         if error.code() not in (KafkaError._TRANSPORT, KafkaError._MAX_POLL_EXCEEDED):
             with self._turn:
-                if self._failure is None or error.code() != KafkaError._ALL_BROKERS_DOWN:  # its cause was told before
+                if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    self._failure, self.is_failing = QueueMissing(f"{error.str()}: declare it:  {declaring()}"), True
+                elif self._failure is None or error.code() != KafkaError._ALL_BROKERS_DOWN:  # its cause was told before
                     servers = self._properties["bootstrap.servers"]
                     self._failure = KafkaException(KafkaError(error.code(), f"{error.str()} ({servers})"))
             self._wake()
@@ -395,6 +408,7 @@ class _KafkaSession(ConsumerSession):
     # ------------------------------------------------------------ partitions that come and go
 
     def _on_assign(self, client: confluent_kafka.Consumer, partitions: list[TopicPartition]) -> None:
+        self.is_failing = False
         begun = client.committed(partitions, timeout=_WITHIN) if partitions else []
         for one in begun:
             if one.error is not None:
@@ -538,3 +552,13 @@ def _assign(client: confluent_kafka.Consumer, partitions: list[TopicPartition]) 
 
 def _offsets(commits: Mapping[Place, OffsetCommit]) -> list[TopicPartition]:
     return [TopicPartition(*place, commit.offset, commit.text) for place, commit in commits.items()]
+
+
+def broker(url: str, *, name: str, partitions: int | None, lease: Duration) -> Broker:
+    """Topics whose names begin with our name; so do the groups', which make themselves."""
+    prefix = f"{name}."
+    return Broker(
+        lambda topics, _: asyncio.to_thread(declare, url, topics, prefix=prefix, partitions=partitions),
+        lambda: AsyncKafkaPublisher(url, prefix=prefix),
+        lambda topic, group: KafkaConsumer(url, topic, group=f"{prefix}{group}", prefix=prefix, session=lease),
+    )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+from confluent_kafka import KafkaException
 
 from retrysafe.backends.urls import without_password
 from retrysafe.claims.repeats import Repeats
@@ -51,6 +53,14 @@ def properties_of(url: str, ours: Properties, theirs: Properties | None = None) 
     if fixed := sorted(given.keys() & ours.keys()):
         raise ConfigurationError(f"{', '.join(fixed)} cannot be set: what is promised of messages depends on it.")
     return {**_DEFAULTS, **given, **ours}
+
+
+def require_known(client: Callable[..., Any], properties: Properties) -> None:
+    """Raise `ConfigurationError` for properties that the client refuses; without servers it connects to nothing."""
+    try:
+        client({name: value for name, value in properties.items() if name != "bootstrap.servers"}, logger=LOG)
+    except KafkaException as error:
+        raise ConfigurationError(f"{error.args[0].str()}: correct it in the URL, or in properties=.") from error
 
 
 def properties_of_member(group: str, session: Duration) -> Properties:

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Producer
 
+from retrysafe.messaging.brokers.base import broker_address_of
 from retrysafe.messaging.brokers.kafka.messages import KafkaRecord, record_of
-from retrysafe.messaging.brokers.kafka.properties import Properties, properties_of
+from retrysafe.messaging.brokers.kafka.properties import Properties, properties_of, require_known
 from retrysafe.messaging.brokers.kafka.sender import RecordSender, Reports
 from retrysafe.messaging.brokers.spec import declaring
 from retrysafe.messaging.cloudevents import Mode, require_mode
@@ -90,6 +91,8 @@ class _Publishing:
         self._timeout = seconds_of(delivery_timeout, "delivery_timeout")
         ours = {**_OURS, "message.timeout.ms": round(self._timeout * 1000)}
         settings = properties_of(url, ours, {**_DEFAULTS, **(properties or {})})
+        require_known(Producer, settings)
+        self.broker_address = broker_address_of(f"kafka://{settings['bootstrap.servers']}", prefix)
         self._sender = PerProcess(lambda: RecordSender(settings, self._timeout))
 
     def destination(self, envelope: Envelope, /) -> str:

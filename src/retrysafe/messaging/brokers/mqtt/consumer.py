@@ -8,12 +8,13 @@ import random
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from paho.mqtt.client import MQTTMessage
 from paho.mqtt.packettypes import PacketTypes
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.base import Broker
 from retrysafe.messaging.brokers.consumer import BrokerConsumer, ConsumerSession
 from retrysafe.messaging.brokers.mqtt.connecting import (
     LOST,
@@ -27,7 +28,8 @@ from retrysafe.messaging.brokers.mqtt.connecting import (
 )
 from retrysafe.messaging.brokers.mqtt.messages import Packet, envelope_from
 from retrysafe.messaging.brokers.mqtt.owners import Owners
-from retrysafe.messaging.brokers.mqtt.topology import Session, expiry_of, sessions_of
+from retrysafe.messaging.brokers.mqtt.publisher import MqttPublisher
+from retrysafe.messaging.brokers.mqtt.topology import Session, declare, expiry_of, sessions_of
 from retrysafe.messaging.brokers.single_flight import SingleFlight
 from retrysafe.messaging.brokers.spec import declaring
 from retrysafe.protocol.backoff import Backoff
@@ -171,6 +173,7 @@ class _MqttSessions(ConsumerSession):
                 failure = error
             await self._give_up(session.name)
             self._failure = failure or self._failure
+            self.is_failing = failure is not None
             self._arrived.set()
             failures = 0 if loop.time() > began + _LASTING else failures + 1
             await asyncio.sleep(_AGAIN.delay(failures, random.random()))
@@ -199,6 +202,7 @@ class _MqttSessions(ConsumerSession):
                 f"Declare it:  {declaring(group='GROUP')}"
             )
         self._open[session.name] = connection
+        self.is_failing = False
         return connection
 
     def _explain(self, session: Session, why: ConnectionEnded) -> ConnectionEnded | None:
@@ -237,3 +241,13 @@ class _MqttSessions(ConsumerSession):
         if connection is not None:
             await connection.close(self._timeout)
         self._lanes.forget(name)
+
+
+def broker(url: str, *, name: str, partitions: int | None, lease: Duration) -> Broker:
+    """Topics that begin with our name, with a session for each group."""
+    shared: dict[str, Any] = {"prefix": f"{name}/", "partitions": partitions}
+    return Broker(
+        lambda topics, group: declare(url, topics, group=group, **shared),
+        lambda: MqttPublisher(url, **shared),
+        lambda topic, group: MqttConsumer(url, topic, group=group, lease=lease, **shared),
+    )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from paho.mqtt.reasoncodes import ReasonCode
 
+from retrysafe.messaging.brokers.base import broker_address_of
 from retrysafe.messaging.brokers.mqtt.connecting import LOST, ConnectionEnded, MqttLink, Server, address_of
 from retrysafe.messaging.brokers.mqtt.messages import LARGEST, content_of, size_of, topic_of
 from retrysafe.messaging.brokers.mqtt.results import result_of, result_of_end
@@ -56,6 +57,7 @@ class MqttPublisher(BrokerPublisher["_MqttPublishing"]):
         partitions_of("", partitions)  # refuses a wrong number
         address, within = address_of(url), seconds_of(timeout, "timeout")
         self._prefix, self._partitions, self.by_topic = prefix, partitions, partitions is None
+        self.broker_address = broker_address_of(url, prefix)
         super().__init__(lambda: _MqttPublishing(address, self.destination, mode, within))
 
     def destination(self, envelope: Envelope, /) -> str:

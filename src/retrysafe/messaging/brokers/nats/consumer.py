@@ -14,14 +14,19 @@ from typing import Any
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
-from nats.js.errors import APIError
+from nats.js.errors import APIError, NotFoundError
 
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.base import Broker
 from retrysafe.messaging.brokers.consumer import AssignedConsumer, ConsumerSession, names_of
 from retrysafe.messaging.brokers.nats.connecting import LOST, NatsLink, connect
 from retrysafe.messaging.brokers.nats.messages import subject_of
 from retrysafe.messaging.brokers.nats.pinned import GROUP, PinnedPartition
+from retrysafe.messaging.brokers.nats.publisher import NatsPublisher
+from retrysafe.messaging.brokers.nats.topology import declare
+from retrysafe.messaging.brokers.spec import declaring
+from retrysafe.messaging.errors import QueueMissing
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.messages import Delivery
@@ -187,7 +192,11 @@ class _NatsSession(ConsumerSession):
     async def _subscribe(self, connection: NatsLink, streams: JetStreamContext, partition: PinnedPartition) -> None:
         """Make the durable consumer, if it is not there, and listen to what it hands out."""
         subject = subject_of(self._prefix, partition.place)
-        stream = await streams.find_stream_name_by_subject(subject)
+        try:
+            stream = await streams.find_stream_name_by_subject(subject)
+        except NotFoundError as error:
+            command = f"{declaring()} --stream STREAM"
+            raise QueueMissing(f"NATS has no stream with the subject {subject!r}: declare it:  {command}") from error
         self._max_ages[stream] = (await streams.stream_info(stream)).config.max_age or 0.0
         nanoseconds = int(self._lease * 1e9)
         config = {
@@ -337,3 +346,13 @@ async def _ask_jetstream(connection: NatsLink, what: str, patience: float, **bod
 def _quote(name: str) -> str:
     """A name as that of a durable consumer, in which no two names are alike."""
     return "".join(char if char.isascii() and char.isalnum() else f"_{ord(char):x}_" for char in name)
+
+
+def broker(url: str, *, name: str, partitions: int | None, lease: Duration) -> Broker:
+    """A stream of our name, which keeps the subjects that begin with it. Consumers make what is a group's."""
+    shared: dict[str, Any] = {"prefix": f"{name}.", "partitions": partitions}
+    return Broker(
+        lambda topics, _: declare(url, topics, stream=name, **shared),
+        lambda: NatsPublisher(url, **shared),
+        lambda topic, group: NatsConsumer(url, topic, group=group, lease=lease, **shared),
+    )

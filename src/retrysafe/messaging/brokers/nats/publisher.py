@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from nats.errors import ConnectionClosedError
 
+from retrysafe.messaging.brokers.base import broker_address_of
 from retrysafe.messaging.brokers.nats.confirms import Confirm, Confirms, result_of
 from retrysafe.messaging.brokers.nats.connecting import LOST, NatsLink, connect
 from retrysafe.messaging.brokers.nats.messages import content_of, size_of, subject_of
@@ -55,7 +56,7 @@ class NatsPublisher(BrokerPublisher["_NatsPublishing"]):
         partitions_of("", partitions)  # refuses a wrong number
         require_mode(mode)
         self._prefix, self._partitions, within = prefix, partitions, seconds_of(timeout, "timeout")
-        self.by_topic = partitions is None
+        self.broker_address, self.by_topic = broker_address_of(url, prefix), partitions is None
         super().__init__(lambda: _NatsPublishing(url, credentials, self.destination, mode, within))
 
     def destination(self, envelope: Envelope, /) -> str:

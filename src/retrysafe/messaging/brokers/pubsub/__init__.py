@@ -19,6 +19,7 @@ BROKER = BrokerSpec(
     schemes=("pubsub",),
     publisher="opening:publisher",
     consumer="opening:consumer",
+    broker="opening:broker",
     declaration="opening:declaration",
     declares=("prefix", "ordered", "lease"),
     passed_to={

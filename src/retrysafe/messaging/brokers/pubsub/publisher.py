@@ -8,6 +8,7 @@ from typing import Any
 from google.pubsub_v1 import types
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.base import broker_address_of
 from retrysafe.messaging.brokers.publisher import ACKED, BatchLimits, BatchSession, BrokerPublisher, PublishEntry
 from retrysafe.messaging.brokers.pubsub.client import FAILURES, PubSubService
 from retrysafe.messaging.brokers.pubsub.messages import content_of, topic_path
@@ -97,6 +98,7 @@ class PubSubPublisher(BrokerPublisher[_PubSubPublishing]):
         if not project:
             raise ConfigurationError("project= must not be empty.")
         self._prefix, within = prefix, seconds_of(timeout, "timeout")
+        self.broker_address = broker_address_of(f"pubsub://{endpoint or ''}/{project}", prefix)
         super().__init__(lambda: _PubSubPublishing(PubSubService(endpoint, within), project, prefix, mode))
 
     def destination(self, envelope: Envelope, /) -> str:

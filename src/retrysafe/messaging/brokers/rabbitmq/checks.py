@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import aio_pika
 from aio_pika.exceptions import ChannelNotFoundEntity, ChannelPreconditionFailed
 from aiormq.exceptions import ChannelAccessRefused, ChannelLockedResource
 
 from retrysafe.messaging.brokers.checks import BrokerExamination, checks_of, error, note, warning
+from retrysafe.messaging.brokers.rabbitmq.connecting import connect
 from retrysafe.messaging.brokers.rabbitmq.topology import NEVER
 from retrysafe.messaging.brokers.spec import declaring
 from retrysafe.protocol.checks import Facts
@@ -28,7 +28,7 @@ _ALLOWED = {"x-single-active-consumer": True}
 
 
 async def _gather(url: str, topics: tuple[str, ...]) -> Facts:
-    async with await aio_pika.connect(url, timeout=_WITHIN) as connection:
+    async with await connect(url, timeout=_WITHIN) as connection:
         queues = [name for topic in topics for name in await _queues_of(connection, topic)]
         return {"differing": {name: await _difference(connection, name) for name in queues}}
 

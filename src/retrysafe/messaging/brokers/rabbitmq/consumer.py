@@ -21,9 +21,12 @@ from aiormq.exceptions import ChannelAccessRefused
 from retrysafe.cancellation import is_cancelled
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.amqp_binding import envelope_from
+from retrysafe.messaging.brokers.base import Broker
 from retrysafe.messaging.brokers.consumer import ConsumerSession, LaggingConsumer
 from retrysafe.messaging.brokers.outstanding import Outstanding
-from retrysafe.messaging.brokers.rabbitmq.topology import DECLARE, members_of, queue_of
+from retrysafe.messaging.brokers.rabbitmq.connecting import connect
+from retrysafe.messaging.brokers.rabbitmq.publisher import RabbitMQPublisher
+from retrysafe.messaging.brokers.rabbitmq.topology import DECLARE, declare, members_of, queue_of
 from retrysafe.messaging.brokers.rabbitmq.undecodable import DecodingConnection
 from retrysafe.messaging.errors import QueueMissing
 from retrysafe.protocol.durations import seconds as seconds_of
@@ -113,7 +116,7 @@ class _RabbitMQSession(ConsumerSession):
     async def open(self) -> None:
         async with asyncio.timeout(self._timeout):
             kind = DecodingConnection if self.failures else aio_pika.Connection
-            connection = self._connection = await aio_pika.connect(self._url, connection_class=kind)
+            connection = self._connection = await connect(self._url, connection_class=kind)
         await self._subscribe_to_all(connection)
         self._subscribing.add(asyncio.create_task(self._share_out(connection), name="retrysafe-share"))
 
@@ -313,3 +316,12 @@ def _envelope(message: DeliveredMessage, queue: str) -> Envelope:
         "datacontenttype": properties.content_type,
     }
     return envelope_from(properties.headers or {}, own, message.body, queue)
+
+
+def broker(url: str, *, name: str, partitions: int | None, lease: Duration) -> Broker:
+    """An exchange of our name, to which each group's queues are bound. The broker sees when a consumer is gone."""
+    return Broker(
+        lambda topics, group: declare(url, topics, partitions=partitions, exchange=name, group=f"{name}.{group}"),
+        lambda: RabbitMQPublisher(url, exchange=name, partitions=partitions),
+        lambda topic, group: RabbitMQConsumer(url, topic, partitions=partitions, group=f"{name}.{group}"),
+    )

@@ -12,7 +12,7 @@ from typing import Literal, cast
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractConnection
-from aio_pika.exceptions import AuthenticationError, DeliveryError, ProbableAuthenticationError, PublishError
+from aio_pika.exceptions import DeliveryError, PublishError
 from aiormq import Channel as Wire
 from aiormq import spec
 from aiormq.exceptions import (
@@ -24,8 +24,10 @@ from aiormq.exceptions import (
 
 from retrysafe.errors import ConfigurationError
 from retrysafe.messaging.brokers.amqp_binding import PREFIXES, content_of
+from retrysafe.messaging.brokers.base import broker_address_of
 from retrysafe.messaging.brokers.publisher import ACKED, BrokerPublisher, PublishEntry, PublisherSession, error_text
 from retrysafe.messaging.brokers.rabbitmq.confirms import PublishFrames, encode_frames, publish_and_confirm
+from retrysafe.messaging.brokers.rabbitmq.connecting import LoginRefused, connect
 from retrysafe.messaging.brokers.rabbitmq.topology import DECLARE
 from retrysafe.messaging.cloudevents import Mode, require_mode
 from retrysafe.protocol.durations import seconds as seconds_of
@@ -85,7 +87,7 @@ class RabbitMQPublisher(BrokerPublisher["_RabbitMQPublishing"]):
         if binding not in PREFIXES:
             raise ConfigurationError(f'binding= is "amqp" or "rabbitmq", not {binding!r}.')
         self._partitions, within = partitions, seconds_of(timeout, "timeout")
-        self.by_topic = partitions is None
+        self.broker_address, self.by_topic = broker_address_of(url, exchange), partitions is None
         content = partial(content_of, binding=binding, mode=mode)
         super().__init__(lambda: _RabbitMQPublishing(url, exchange, self.destination, content, within))
 
@@ -177,7 +179,7 @@ class _RabbitMQPublishing(PublisherSession):
         if self._connection is None or self._connection.is_closed:
             await self.close()
             async with asyncio.timeout(self._timeout):
-                self._connection = await aio_pika.connect(self._url)
+                self._connection = await connect(self._url)
         return self._connection
 
     async def _open_wire(self, connection: AbstractConnection, destination: str) -> Wire:
@@ -253,6 +255,4 @@ def _properties(envelope: Envelope, media_type: str, headers: dict[str, str]) ->
 
 
 def _text_of(error: BaseException) -> str:
-    if isinstance(error, AuthenticationError | ProbableAuthenticationError):
-        return f"the broker refused the login: correct user, password and virtual host in its URL ({error})"
-    return error_text(error)
+    return str(error) if isinstance(error, LoginRefused) else error_text(error)

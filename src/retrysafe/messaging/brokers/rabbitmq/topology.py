@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-import aio_pika
 from aio_pika import ExchangeType
 from aiormq.abc import FieldTable
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.rabbitmq.connecting import connect
 from retrysafe.messaging.brokers.spec import declaring
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.ordering import partitions_of
@@ -65,7 +65,7 @@ async def declare(
     arguments: FieldTable = {"x-queue-type": "quorum", "x-delivery-limit": NEVER}
     if ordered:
         arguments["x-single-active-consumer"] = True
-    async with asyncio.timeout(seconds_of(within, "within")), await aio_pika.connect(url) as connection:
+    async with asyncio.timeout(seconds_of(within, "within")), await connect(url) as connection:
         channel = await connection.channel()
         bound = await channel.declare_exchange(exchange, ExchangeType.TOPIC, durable=True) if exchange else None
         for topic in [topics] if isinstance(topics, str) else topics:

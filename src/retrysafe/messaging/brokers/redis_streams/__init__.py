@@ -19,6 +19,7 @@ BROKER = BrokerSpec(
     publisher="opening:publisher",
     async_publisher="opening:async_publisher",
     consumer="opening:consumer",
+    broker="opening:broker",
     passed_to={
         "opening:publisher": "publisher:RedisStreamsPublisher",
         "opening:consumer": "consumer:RedisStreamsConsumer",

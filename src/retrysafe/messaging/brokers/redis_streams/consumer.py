@@ -20,6 +20,7 @@ from retrysafe.messaging.brokers.redis_streams.entries import envelope_in
 from retrysafe.messaging.brokers.redis_streams.leases import PartitionLeases
 from retrysafe.messaging.brokers.redis_streams.publisher import stream_of
 from retrysafe.messaging.brokers.single_flight import SingleFlight
+from retrysafe.messaging.errors import QueueMissing
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.messages import Delivery
@@ -193,6 +194,7 @@ class RedisStreamsConsumer(AssignedConsumer["_RedisStreamsSession"]):
             )
         places = [place for topic in names for place in partitions_of(topic, partitions)]
         streams = {stream_of(prefix, place): place for place in places}
+        others = [stream_of(prefix, place) for one in names for place in partitions_of(one, None if partitions else 1)]
         kept = None if keep is None else round(seconds_of(keep, "keep") * 1000)
         watching = Observers((LoggingObserver(),) if observers is None else observers)
         clients, stores = (chain((one,), map(twin_of, repeat(one))) for one in (client, leases))
@@ -201,7 +203,8 @@ class RedisStreamsConsumer(AssignedConsumer["_RedisStreamsSession"]):
         def new_session() -> _RedisStreamsSession:
             own, store = next(clients), next(stores)
             leases = PartitionLeases(own, list(streams), group, own if store is None else store, held_for)
-            return _RedisStreamsSession(own, leases, streams, group, prefetch, prefetch_bytes, delete, kept, watching)
+            limits = prefetch, prefetch_bytes
+            return _RedisStreamsSession(own, leases, streams, others, group, limits, delete, kept, watching)
 
         super().__init__(new_session, redelivery_window)
 
@@ -214,21 +217,34 @@ class _RedisStreamsSession(ConsumerSession):
         client: redis.asyncio.Redis,
         leases: PartitionLeases,
         streams: Mapping[str, str],
+        others: Sequence[str],
         group: str,
-        prefetch: int,
-        prefetch_bytes: int,
+        limits: tuple[int, int],
         delete: bool,
         keep: int | None,
         observers: Observers,
     ) -> None:
-        super().__init__(prefetch, prefetch_bytes)
+        super().__init__(*limits)
         self._client, self._leases, self._streams, self._group = client, leases, streams, group
+        self._others = others
         self._delete, self._keep, self._observers = delete, keep, observers
         self._trimmed: dict[str, float] = {}
         self._read: defaultdict[str, _Stream] = defaultdict(_Stream)
         self._filling, self._more = SingleFlight(self._fill), False
         self._owed: defaultdict[str, list[bytes]] = defaultdict(list)
         self._room = self._arrived
+
+    async def open(self) -> None:
+        """Raises `QueueMissing` when there are only streams of publishers that have other ``partitions``."""
+        if await self._client.exists(*self._streams):
+            return
+        with suppress(redis.ResponseError):  # the user may have no rights to them
+            for other in self._others:
+                if await self._client.exists(other):
+                    raise QueueMissing(
+                        f"Redis has the stream {other!r}, and none of {', '.join(self._streams)}: give partitions= "
+                        "(--partitions) as the publishers do."
+                    )
 
     def take(self, limit: int, now: float) -> Sequence[Delivery]:
         self._forget(self._leases.find_lost())

@@ -18,6 +18,7 @@ from redis.exceptions import (
     ReadOnlyError,
 )
 
+from retrysafe.messaging.brokers.base import broker_address_of
 from retrysafe.messaging.brokers.publisher import ACKED, BrokerPublisher
 from retrysafe.messaging.brokers.redis_streams.client import twin_of
 from retrysafe.messaging.brokers.redis_streams.entries import PAYLOAD
@@ -144,6 +145,12 @@ def _one(answer: Any, *, is_away: bool = False) -> PublishResult:
     return PublishResult(PublishStatus.RETRYABLE, said)
 
 
+def _address_of(client: Any, prefix: str) -> str:
+    given = getattr(getattr(client, "connection_pool", None), "connection_kwargs", {})
+    host, port, db = given.get("host", ""), given.get("port") or 6379, given.get("db") or 0
+    return broker_address_of(f"redis://{host}:{port}/{db}", prefix)
+
+
 class RedisStreamsPublisher:
     """Adds messages to the streams of their topics, whose names begin with ``prefix``, in one pipeline.
 
@@ -169,6 +176,7 @@ class RedisStreamsPublisher:
         length: int | None = None,
     ) -> None:
         self._client, self._commands = client, _Commands(prefix, partitions, remember, length)
+        self.broker_address = _address_of(client, prefix)
 
     def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Publish the messages in one round trip."""
@@ -207,6 +215,7 @@ class AsyncRedisStreamsPublisher(BrokerPublisher["_RedisPublishing"]):
     ) -> None:
         clients = chain((client,), map(twin_of, repeat(client)))
         commands = _Commands(prefix, partitions, remember, length)
+        self.broker_address = _address_of(client, prefix)
         super().__init__(lambda: _RedisPublishing(next(clients), commands))
 
 

@@ -14,6 +14,7 @@ from azure.servicebus.exceptions import OperationTimeoutError, SessionLockLostEr
 
 from retrysafe.cancellation import reraise_cancellation
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.base import Broker
 from retrysafe.messaging.brokers.consumer import BrokerConsumer, ConsumerSession, names_of
 from retrysafe.messaging.brokers.leased import Tag
 from retrysafe.messaging.brokers.servicebus.client import (
@@ -28,7 +29,9 @@ from retrysafe.messaging.brokers.servicebus.client import (
 )
 from retrysafe.messaging.brokers.servicebus.locks import Lock, QueueLock, SessionLock, handle_of
 from retrysafe.messaging.brokers.servicebus.messages import EntitySource, envelope_from, source_of
+from retrysafe.messaging.brokers.servicebus.publisher import ServiceBusPublisher
 from retrysafe.messaging.brokers.servicebus.results import for_a_consumer
+from retrysafe.messaging.brokers.servicebus.topology import declare
 from retrysafe.protocol.durations import seconds as seconds_of
 from retrysafe.protocol.messages import Delivery
 from retrysafe.protocol.records import Duration
@@ -213,9 +216,11 @@ class _ServiceBusSession(ConsumerSession):
             try:
                 lock = await self._find(source)
             except FAILURES as error:
+                self.is_failing = True
                 self._fail(for_a_consumer(error, source.path))
                 await self._pause(_PAUSE)
                 continue
+            self.is_failing = False
             if lock is not None:
                 replaced = await self._empty(lock)
 
@@ -336,3 +341,16 @@ class _ServiceBusSession(ConsumerSession):
         """Keep the locks of what is held, however long other connections take to answer."""
         while not await self._pause(lock.beat):
             await lock.renew(asyncio.get_running_loop().time())
+
+
+_KEPT = "7d"
+
+
+def broker(url: str, *, name: str, partitions: int | None, lease: Duration) -> Broker:
+    """Topics whose names begin with our name, with a subscription for each group; their lanes have sessions."""
+    prefix = f"{name}-"
+    return Broker(
+        lambda topics, group: declare(url, topics, group=group, prefix=prefix, lease=lease, keep=_KEPT),
+        lambda: ServiceBusPublisher(url, prefix=prefix, partitions=partitions),
+        lambda topic, group: ServiceBusConsumer(url, topic, group=group, prefix=prefix, redelivery_window=_KEPT),
+    )

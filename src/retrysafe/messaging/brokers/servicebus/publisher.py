@@ -10,6 +10,7 @@ from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.base import broker_address_of
 from retrysafe.messaging.brokers.publisher import ACKED, BrokerPublisher, PublishEntry, PublisherSession
 from retrysafe.messaging.brokers.servicebus.client import (
     FAILURES,
@@ -131,6 +132,7 @@ class ServiceBusPublisher(BrokerPublisher["_ServiceBusPublishing"]):
         if partitions is not None and partitions < 1:
             raise ConfigurationError("partitions= is a number from 1.")
         self._prefix, namespace, within = prefix, namespace_of(url), seconds_of(timeout, "timeout")
+        self.broker_address = broker_address_of(url, prefix)
         super().__init__(lambda: _ServiceBusPublishing(namespace, prefix, ordered, partitions, mode, within))
 
     def destination(self, envelope: Envelope, /) -> str:

@@ -15,10 +15,11 @@ BROKER = BrokerSpec(
     package=__name__,
     title="SQLite",
     schemes=("sqlite",),
-    publisher="opening:publisher",
-    async_publisher="opening:async_publisher",
-    consumer="opening:consumer",
-    declaration="opening:declaration",
+    publisher="broker:publisher",
+    async_publisher="broker:async_publisher",
+    consumer="broker:consumer",
+    broker="broker:broker",
+    declaration="broker:declaration",
 )
 
 __getattr__ = lazily(__name__, broker="AsyncSqlitePublisher SqliteConsumer SqlitePublisher declare")

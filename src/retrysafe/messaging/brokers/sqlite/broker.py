@@ -22,8 +22,12 @@ from typing import Any, TypeVar
 from retrysafe import runtime
 from retrysafe.backends.sql.drivers.sqlite_connection import Connection, open_connection
 from retrysafe.backends.sql.drivers.sqlite_pool import Borrowed, SqlitePool
+from retrysafe.backends.urls import without_password
 from retrysafe.cancellation import CLOSING, WorkerThread
+from retrysafe.errors import ConfigurationError
+from retrysafe.messaging.brokers.base import Broker
 from retrysafe.messaging.brokers.sessions import SessionOwner
+from retrysafe.messaging.brokers.spec import declaring
 from retrysafe.messaging.cloudevents import attributes, envelope_of
 from retrysafe.messaging.relay.poll_schedule import Polls
 from retrysafe.protocol.durations import seconds as seconds_of
@@ -125,6 +129,7 @@ class SqlitePublisher:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._file = _File(path)
+        self.broker_address = f"sqlite://{os.path.realpath(path)}"
 
     def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
         """Publish them in one transaction."""
@@ -162,6 +167,7 @@ class AsyncSqlitePublisher:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._publisher = SqlitePublisher(path)
+        self.broker_address = self._publisher.broker_address
         self._thread = WorkerThread("retrysafe-sqlite-publisher")
 
     async def publish(self, envelopes: Sequence[Envelope], /) -> Sequence[PublishResult]:
@@ -338,3 +344,50 @@ class _SqliteSession:
                 return work(file)
 
         return do
+
+
+def path_of(url: str) -> str:
+    """The path of the file. Raises `ConfigurationError` for a URL without one."""
+    path = url.removeprefix("sqlite:///")
+    if path in ("", url, ":memory:") or "?" in path:
+        raise ConfigurationError(f"{without_password(url)!r}: write sqlite:///relative.db or sqlite:////absolute.db.")
+    return path
+
+
+def publisher(url: str) -> SqlitePublisher:
+    """The publisher of `retrysafe relay`."""
+    return SqlitePublisher(path_of(url))
+
+
+def async_publisher(url: str) -> AsyncSqlitePublisher:
+    """The publisher of `retrysafe relay` on an async store."""
+    return AsyncSqlitePublisher(path_of(url))
+
+
+def consumer(url: str, topics: Sequence[str], *, group: str, lease: Duration = "30s") -> SqliteConsumer:
+    """The consumer of `retrysafe inbox run`: the group is a queue, which has the topics that it is bound to."""
+    if topics or not group:
+        raise ConfigurationError(
+            "A queue of a SQLite file has the topics that it is bound to: give --group alone. Bind it first with  "
+            f"{declaring('GROUP')}"
+        )
+    return SqliteConsumer(path_of(url), group, hold=lease)
+
+
+def declaration(url: str, topics: Sequence[str], *, group: str) -> None:
+    """Make the file, and bind topics to the queue of a group, for `retrysafe topics declare`."""
+    declare(path_of(url), [(topic, group) for topic in topics])
+
+
+def broker(url: str, *, name: str, partitions: int | None, lease: Duration) -> Broker:
+    """A file of queues; its lanes are spread by themselves, so that it has no partitions."""
+    path = path_of(url)
+
+    def queue(topic: str, group: str) -> str:
+        return f"{name}.{group}.{topic}"
+
+    return Broker(
+        lambda topics, group: asyncio.to_thread(declare, path, [(topic, queue(topic, group)) for topic in topics]),
+        lambda: AsyncSqlitePublisher(path),
+        lambda topic, group: SqliteConsumer(path, queue(topic, group), hold=lease),
+    )

@@ -19,6 +19,7 @@ BROKER = BrokerSpec(
     schemes=("sqs", "sns"),
     publisher="opening:publisher",
     consumer="opening:consumer",
+    broker="opening:broker",
     declaration="opening:declaration",
     declares=("prefix", "ordered"),
     passed_to={

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, NamedTuple
+from urllib.parse import urlsplit
 
 from botocore.exceptions import ClientError
 
+from retrysafe.messaging.brokers.base import broker_address_of
 from retrysafe.messaging.brokers.publisher import ACKED, BatchLimits, BatchSession, BrokerPublisher, PublishEntry
 from retrysafe.messaging.brokers.sqs.client import FAILURES, Service, is_missing, topic_named
 from retrysafe.messaging.brokers.sqs.messages import content_of, name_of, order_of
@@ -118,6 +120,9 @@ class _AwsPublisher(BrokerPublisher[_SqsPublishing]):
     ) -> None:
         require_mode(mode)
         self._prefix, within = prefix, seconds_of(timeout, "timeout")
+        self.broker_address = broker_address_of(
+            f"{self._sessions.service}://{urlsplit(endpoint or '').netloc or region}", prefix
+        )
 
         def new_session() -> _SqsPublishing:
             return self._sessions(Service(self._sessions.service, region, endpoint, within), prefix, ordered, mode)
