@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from retrysafe.console import Principal
+from retrysafe.protocol.steps import At
 from tests.console.conftest import CARD, Deck
 from tests.console.visiting import Visitor
 
@@ -66,6 +67,13 @@ async def test_the_page_of_a_key_names_its_step_and_a_reader_changes_nothing(she
     assert "runs resolve" in " ".join(run.commands())
     assert [form for form in run.forms if form.action.endswith("/cancel")] == []
     assert (await visitor.get(f"/runs/{'0' * 64}")).status == 404
+    operator = shelf.place.operator()
+    record = operator.show(bytes.fromhex(_hash(shelf, "K")))
+    assert record is not None
+    assert operator.resolve_step(operator.show_run(record), At("flight <b>"), "undone").done
+    for path in ("keys", "runs"):
+        settled = await visitor.get(f"/{path}/{_hash(shelf, 'K')}")
+        assert "Its steps are undone when it is asked for again with its key" in settled.text
     await visitor.close()
 
 

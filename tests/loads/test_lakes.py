@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from functools import partial
-from itertools import repeat
+from itertools import product, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from retrysafe import Boundary, ConfigurationError, StoreUnavailable
+from retrysafe import wait as until
 from retrysafe.errors import StaleToken
 from retrysafe.loads import Late, Loads, Merge, Window
 from retrysafe.loads.sql import SqlTarget
@@ -44,22 +49,23 @@ class Lake(NamedTuple):
 def _duckdb(folder: Path) -> tuple[Any, str, Callable[[], Any]]:
     duckdb = pytest.importorskip("duckdb")
     connection = duckdb.connect(str(folder / "lake.db"))
-    connection.execute("CREATE TABLE sales (day VARCHAR, id BIGINT, amount BIGINT, loaded_by VARCHAR)")
-    return connection, "sales", lambda: pa.table(connection.cursor().sql("FROM sales").to_arrow_table())
+    connection.execute("CREATE TABLE IF NOT EXISTS sales (day VARCHAR, id BIGINT, amount BIGINT, loaded_by VARCHAR)")
+    looking = connection.cursor()
+    return connection, "sales", lambda: pa.table(looking.sql("FROM sales").to_arrow_table())
 
 
 def _delta(folder: Path) -> tuple[Any, str, Callable[[], Any]]:
     deltalake = pytest.importorskip("deltalake")
     uri = str(folder / "sales")
-    deltalake.write_deltalake(uri, SCHEMA.empty_table(), partition_by=["day"])
+    deltalake.write_deltalake(uri, SCHEMA.empty_table(), partition_by=["day"], mode="ignore")
     return f"delta://{folder}", "sales", lambda: pa.table(deltalake.DeltaTable(uri).to_pyarrow_table())
 
 
 def _iceberg(folder: Path) -> tuple[Any, str, Callable[[], Any]]:
     sql = pytest.importorskip("pyiceberg.catalog.sql")
     catalog = sql.SqlCatalog("lake", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
-    catalog.create_namespace("shop")
-    catalog.create_table("shop.sales", schema=SCHEMA)
+    catalog.create_namespace_if_not_exists("shop")
+    catalog.create_table_if_not_exists("shop.sales", schema=SCHEMA)
     return catalog, "shop.sales", lambda: catalog.load_table("shop.sales").scan().to_arrow()
 
 
@@ -70,9 +76,9 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
 
 
 @contextmanager
-def _lake(make: Callable[[Path], tuple[Any, str, Callable[[], Any]]], tmp_path: Path) -> Iterator[Lake]:
+def _lake(make: Callable[[Path], tuple[Any, str, Callable[[], Any]]], tmp_path: Path, **options: Any) -> Iterator[Lake]:
     target, table, read = make(tmp_path)
-    boundary = Boundary(tmp_path.name, store=f"sqlite:///{tmp_path}/runs.db", observers=[])
+    boundary = Boundary(tmp_path.name, store=f"sqlite:///{tmp_path}/runs.db", observers=[], **options)
     yield Lake(target, table, lambda: read().to_pylist(), Loads(boundary, target))
     boundary.close()
 
@@ -104,10 +110,10 @@ def test_loads_of_lakes(lake: Lake) -> None:
     assert [lake.sales(run) for run in "ab"] == [clean(2), clean(2)]
     assert lake.load("none", 0, by=None, partition=None, strategy="append_once").rows == 0
     assert lake.loads._target.look(lake.table, "run none")[0] is not None
-    lake.load(
-        "arrow", rows=lambda: pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=False)) for row in sales(4)])
-    )
-    assert lake.sales() == clean(4)
+    table = pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=False)) for row in sales(4)])
+    for number, rows in enumerate((table, table.to_reader())):
+        assert lake.load(f"arrow {number}", rows=partial(next, repeat(rows))).rows == 4
+        assert lake.sales() == clean(4)
 
 
 @pytest.mark.parametrize("make", [_duckdb, _delta, _iceberg])
@@ -190,6 +196,46 @@ def test_loads_of_duckdb_that_overlap_take_turns(tmp_path: Path) -> None:
         with pytest.raises(StaleToken):
             begun[0].result()
         assert lake.sales() == clean(3)
+        for name in ("sales", "main.sales", "Sales"):  # one table
+            assert lake.loads.load(name, run="one", rows=lambda: sales(1, "one"), strategy="append_once").rows == 1
+        assert lake.sales("one") == clean(1)
+
+
+KILLED: dict[str, dict[str, Any]] = {
+    "overwrite": {},
+    "append_once": ADDED,
+    "merge": {"strategy": Merge(("id",)), **ALL},
+}
+
+
+def die(make: str, folder: str, strategy: str, at: str) -> None:
+    """Load in a process that is killed before or after its commit."""
+    with _lake(globals()[make], Path(folder), lease="1s") as lake:
+        target: Any = lake.loads._target
+        write = target.write
+
+        def killed(*args: Any) -> None:
+            if at == "after":
+                write(*args)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        target.write = killed
+        lake.load("r", **KILLED[strategy])
+
+
+def test_loads_of_lakes_that_are_killed(tmp_path: Path) -> None:
+    dying = {}
+    for make, strategy in [(_delta, "merge"), *product((_delta, _iceberg), ("overwrite", "append_once"))]:
+        for at in ("before", "after"):
+            (folder := tmp_path / f"{make.__name__}_{strategy}_{at}").mkdir()
+            words = f"from tests.loads.test_lakes import die; die{(make.__name__, str(folder), strategy, at)}"
+            dying[make, strategy, folder] = subprocess.Popen([sys.executable, "-c", words])
+    for (make, strategy, folder), process in dying.items():
+        assert process.wait(60) == -signal.SIGKILL
+        with _lake(make, folder, lease="1s", concurrency=until("20s")) as lake:
+            assert lake.sales() == (clean(5) if folder.name.endswith("after") else [])
+            assert lake.load("r", **KILLED[strategy]).rows == 5
+            assert lake.sales() == clean(5), folder.name
 
 
 WRONG = [
@@ -198,6 +244,7 @@ WRONG = [
     (pa.table({"day": [DAY], "id": [1], "sum": [1]}), "day, id, sum"),
     (pa.table({"day": [DAY], "id": [1], "amount": [1], "sum": [1]}), "day, id, amount, sum"),
     ([(DAY, 1)], "a row of 2 values"),
+    (["day", "idx", "sum"], r"the text 'day' for a row; of a frame give to_dict\('records'\) or to_arrow\(\)"),
 ]
 LACKING = [
     ([{"day": DAY, "id": 1}], "day, id"),
@@ -266,7 +313,7 @@ def test_merges(make: Callable[[Path], tuple[Any, str, Callable[[], Any]]], tmp_
             found = sorted(pa.table(table.to_pyarrow_table()).to_pylist(), key=lambda row: row["id"])
             return [(row["Name"], row["loaded_by"]) for row in found]
 
-        def merge(run: str, *versions: tuple[Any, int], newer: str | None = "version", **options: Any) -> Any:
+        def merge(run: str, *versions: tuple[Any, Any], newer: str | None = "version", **options: Any) -> Any:
             given = [{"id": key, "Name": f"{key}v{version}", "version": version} for key, version in versions]
             options = {"rows": lambda: given, "strategy": Merge(("id",), newer), **options}
             return elsewhere(lambda: lake.loads.load("customers", run=run, **options))
@@ -277,9 +324,11 @@ def test_merges(make: Callable[[Path], tuple[Any, str, Callable[[], Any]]], tmp_
         assert merge("d").fence == 4
         assert rows() == [("1v3", "a/1"), ("2v1", "b/2")]
         merge("e", (1, 1), newer=None)
-        for wrong in ([(3, 1), (3, 2)], [(None, 1)]):
-            with pytest.raises(ConfigurationError, match="with NULL in it, or twice"):
-                merge("f", *wrong, newer=None)
+        wrong: list[tuple[list[tuple[Any, Any]], str | None]]
+        wrong = [([(3, 1), (3, 2)], None), ([(None, 1)], None), ([(1, 9), (1, None)], "version"), ([(1, 9)], "changed")]
+        for versions, newer in wrong:
+            with pytest.raises(ConfigurationError, match=r"with NULL in it, or twice|Merge names changed;"):
+                merge("f", *versions, newer=newer)
         if make is _delta:
             with pytest.raises(ConfigurationError, match="rows= gives id, version"):
                 merge("f", rows=lambda: [{"id": 5, "version": 1}])
@@ -312,7 +361,7 @@ def test_delta_by_any_name_of_a_column_and_its_own_refusals(tmp_path: Path) -> N
             for n, part in enumerate(["a", "b", "it's", "a", "it's"]):
                 loads.load("sales", by=name, partition=part, rows=partial(next, repeat([(part, n)])), run=f"{n}")
             with pytest.raises(
-                deltalake.exceptions.DeltaError, match="failed validation"
+                deltalake.exceptions.DeltaError, match=r"failed validation|Invariant violations"
             ):  # no outage, which would pass
                 loads.load("sales", by=name, partition="a", rows=lambda: [("a", 50)], run="too many")
         table.update_incremental()

@@ -9,7 +9,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import partial
@@ -124,6 +124,8 @@ def test_loads(warehouse: Warehouse) -> None:
     _a_run_is_loaded_once(warehouse)
     _rows_are_appended_once(warehouse)
     _rows_are_merged(warehouse)
+    _a_part_of_a_like_text_stays(warehouse)
+    _a_table_is_one_however_it_is_written(warehouse)
     _a_run_that_was_overtaken_is_refused(warehouse)
     _a_run_that_an_overlapping_one_overtook_is_refused(warehouse)
     _two_writers_at_once(warehouse)
@@ -173,17 +175,57 @@ def _rows_are_appended_once(warehouse: Warehouse) -> None:
     assert [warehouse.sales(run) for run in "cd"] == [clean(2), clean(2)]
 
 
+def _a_part_of_a_like_text_stays(warehouse: Warehouse) -> None:
+    """Collations do not tell them apart: MySQL's by case or accents, MariaDB's by blanks behind them."""
+    table, loaded = f"regions_{secrets.token_hex(6)}", []
+    kind = connect(warehouse.shop.store).kind
+    warehouse.do(f"CREATE TABLE {table} (day varchar(40){' COLLATE NOCASE' if kind == 'sqlite' else ''}, id int)")
+    for part in ("Köln", "Koln", "DE", "de", "a", "a "):
+        for text in (part.swapcase(), part):  # rows may have another text than their part
+            given = {"by": "day", "partition": part, "rows": lambda text=text: [(text, 1)], "tag": None}
+            with suppress(ConfigurationError):
+                warehouse.loads.load(table, run=f"{text} of {part!r}", **given)
+                loaded.append(text)
+    assert sorted(warehouse.shop.look(f"SELECT day FROM {table}")) == sorted(loaded)
+    assert {"Köln", "DE", "a"} <= set(loaded)
+    assert ("de" in loaded) is (kind == "postgresql")
+    warehouse.do(f"DROP TABLE {table}")
+
+
 def _rows_are_merged(warehouse: Warehouse) -> None:
     warehouse.merge("m1", [customer(1, 1), customer(1, 3), customer(1, 2), customer(2, 1)])
     warehouse.merge("m2", [customer(1, 2), customer(2, 2), customer(3, 1)])
     assert warehouse.customers() == ["1v3", "2v2", "3v1"]
     warehouse.merge("m3", [{"id": 1, "version": 1}, {"id": 4, "version": 1}], strategy=Merge(("id",)))
     assert warehouse.customers() == ["1v3", "2v2", "3v1", None]
-    for rows in ([customer(1, 1), customer(1, 2)], [{**customer(1, 1), "id": None}]):
-        with pytest.raises(Exception, match=r"NULL in it, or twice|cannot be null"):
-            warehouse.merge("m4", rows, strategy=Merge(("id",)))
+    warehouse.merge("only keys", [{"id": 1}, {"id": 5}], strategy=Merge(("id",)))
+    assert warehouse.customers() == ["1v3", "2v2", "3v1", None, None]
+    by_key, by_version = Merge(("id",)), Merge(("id",), "version")
+    for rows, strategy in (
+        ([customer(1, 1), customer(1, 2)], by_key),
+        ([{**customer(1, 1), "id": None}], by_key),
+        ([customer(1, 9), {**customer(1, 1), "version": None}], by_version),
+        ([{"id": 1, "name": "unversioned"}], by_version),
+        ([customer(1, 9)], Merge(("ident",))),
+        ([customer(1, 9)], Merge(("id",), "changed")),
+    ):
+        with pytest.raises(Exception, match=r"NULL in it, or twice|cannot be null|Merge names \w+;"):
+            warehouse.merge("m4", rows, strategy=strategy)
+    assert warehouse.customers()[0] == "1v3"
     with pytest.raises(ConfigurationError, match="CREATE UNIQUE INDEX"):
         warehouse.merge("m5", [customer(1, 4)], strategy=Merge(("name",)))
+
+
+def _a_table_is_one_however_it_is_written(warehouse: Warehouse) -> None:
+    table = warehouse.names["sales"]
+    kind = connect(warehouse.shop.store).kind
+    schema = warehouse.shop.look("SELECT DATABASE()")[0] if kind == "mysql" else "public"
+    for name in (table, f"main.{table}", table.upper()) if kind == "sqlite" else (f"{schema}.{table}", table):
+        loaded = warehouse.loads.load(name, run="one", rows=lambda: sales(1, "one"), strategy="append_once")
+        assert loaded.rows == 1
+    assert warehouse.sales("one") == clean(1)
+    backend = connect(warehouse.shop.store)
+    assert len(backend.run(sql.marks_of(backend, 9, target=name, part="run one"))) == 1
 
 
 def _a_run_that_was_overtaken_is_refused(warehouse: Warehouse) -> None:
@@ -361,7 +403,9 @@ def test_the_command_line_shows_loads(on_sqlite: Warehouse, capsys: pytest.Captu
     for run, parts, states in (("last", [part], ["completed"]), ("before", [], ["completed"]), ("never", [], [])):
         (shown,) = told("show", run, code=0 if states else 1)
         assert (shown["parts"], [record["effective_state"] for record in shown["records"]]) == (parts, states)
+    assert told("runs", "--table", f"main.{part['table']}") == [part]
     assert main(["batch", "runs", "--store", on_sqlite.shop.store, "--target", "duckdb:///x.db"]) == 2
+    assert "duckdb:///x.db is no SQL database" in capsys.readouterr().err
 
 
 def test_a_lost_reply_of_a_commit_is_looked_up(on_sqlite: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,6 +425,22 @@ def test_a_lost_reply_of_a_commit_is_looked_up(on_sqlite: Warehouse, monkeypatch
     monkeypatch.setattr(sql.SqlTarget, "publish", unsent)
     with pytest.raises(StoreUnavailable):
         on_sqlite.load("s")
+
+
+def test_a_connection_lost_while_rows_are_written_is_told(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    for warehouse in _warehouse(request, "psycopg", tmp_path):
+        copying = (
+            f"FROM pg_stat_activity WHERE query LIKE 'COPY%{warehouse.names['sales']}%' AND pid <> pg_backend_pid()"
+        )
+
+        def rows(warehouse: Warehouse = warehouse, copying: str = copying) -> Iterator[tuple[Any, ...]]:
+            yield from sales(5)
+            assert warehouse.shop.look(f"SELECT pg_terminate_backend(pid) {copying}") == [True]
+            yield from sales(100_000)
+
+        with pytest.raises(StoreUnavailable):
+            warehouse.load("lost", rows=rows)
+        assert warehouse.load("lost").rows == 5
 
 
 # ---------------------------------------------------------------- where it is loaded, and for which tenant
@@ -435,10 +495,13 @@ def test_a_window_moves_with_its_load(on_sqlite: Warehouse) -> None:
     assert then[:2] == (at - timedelta(hours=2), at + timedelta(hours=3))
     with pytest.raises(StaleToken):
         on_sqlite.merge("w0", [customer(1, 9)], window=first)
+    with pytest.raises(ConfigurationError, match="append_once would add the rows between them again"):
+        on_sqlite.merge("w2 added", [customer(1, 2)], window=then, strategy="append_once")
     on_sqlite.merge("w2", [customer(1, 2)], window=then)
     assert on_sqlite.merge("w2", [], window=then).rows == 1
-    with pytest.raises(ConfigurationError, match="below"):
-        on_sqlite.loads.window(table, at)
+    for wrong in (at, datetime(2026, 12, 1), 9):
+        with pytest.raises(ConfigurationError, match="below"):
+            on_sqlite.loads.window(table, wrong)
     assert on_sqlite.loads.window(on_sqlite.names["sales"], 5).low is None
 
 
@@ -491,6 +554,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no rows but None": ({"rows": lambda: None}, r"no rows are an empty list\."),
     "tuples that are too short": ({"rows": lambda: [*sales(1), (DAY, 1)]}, "columns day, id, amount; .* 2 values"),
     "tuples that are too long": ({"rows": lambda: [(DAY, 1, 2, "batch")]}, "columns day, id, amount; .* 4 values"),
+    "a frame, which gives the names of its columns": (
+        {"rows": lambda: iter(["day", "idx", "sum"])},
+        r"the text 'day' for a row; of a frame give to_dict",
+    ),
     "dicts of an unknown column": ({"rows": lambda: [{"day": DAY, "sum": 1}]}, "amount; rows= gives day, sum"),
     "rows that differ": (
         {"rows": lambda: [{"day": DAY, "id": 1}, {"day": DAY, "amount": 1}]},

@@ -26,13 +26,14 @@ from retrysafe.backends.steps import runs_of
 from retrysafe.boundary import Boundary
 from retrysafe.claims.encryption import Keyring
 from retrysafe.console import boundaries as boundary_pages
-from retrysafe.console import bulk, doctor, keys, messages, now, runs, templates
+from retrysafe.console import bulk, doctor, keys, loads, messages, now, runs, templates
 from retrysafe.console.access import Access, Principal
 from retrysafe.console.operations import Operations
 from retrysafe.console.security import HEADERS, Denied, Forms, check_host, check_origin, host_of, page_before
 from retrysafe.console.visit import ConsolePage, ConsoleState, Fields, Visit, texts
 from retrysafe.doctor.brokers import examination_of
 from retrysafe.errors import ConfigurationError, RetrysafeError, StoreUnavailable
+from retrysafe.loads.sql import is_target
 from retrysafe.protocol.events import Observer
 
 _LOG = logging.getLogger("retrysafe.console")
@@ -45,11 +46,14 @@ MOST_FIELDS = 100
 
 _OF_MESSAGES = (*bulk.MESSAGE_PAGES, *messages.PAGES)
 PAGES: tuple[ConsolePage, ...] = (
-    *now.PAGES, *bulk.KEY_PAGES, *keys.PAGES, *runs.PAGES, *_OF_MESSAGES,
+    *now.PAGES, *bulk.KEY_PAGES, *keys.PAGES, *runs.PAGES, *_OF_MESSAGES, *loads.PAGES,
     *boundary_pages.PAGES, *doctor.PAGES, *bulk.PAGES
 )  # fmt: skip
 """Every page; where paths overlap, the first one is meant."""
-_AREAS = (now.AREA, keys.AREA, keys.UNKNOWN, runs.AREA, messages.AREA, boundary_pages.AREA, doctor.AREA, bulk.AREA)
+_AREAS = (
+    *(now.AREA, keys.AREA, keys.UNKNOWN, runs.AREA, messages.AREA, loads.AREA),
+    *(boundary_pages.AREA, doctor.AREA, bulk.AREA),
+)
 
 
 class Console(ConsoleState):
@@ -112,7 +116,11 @@ class Console(ConsoleState):
         self.has_messages = keeps_messages(self._backend.store)
         self._hosts = None if hosts is None else frozenset(map(host_of, hosts))
         self.access = access
-        offered = {messages.AREA: self.has_messages, runs.AREA: runs_of(self._backend) is not None}
+        offered = {
+            messages.AREA: self.has_messages,
+            runs.AREA: runs_of(self._backend) is not None,
+            loads.AREA: is_target(self._backend),
+        }
         self.areas = tuple(area for area in _AREAS if offered.get(area, True))
         self.operations = Operations(self, lambda plan, cursor: bulk.step(self, plan, cursor))
         shown = (page for page in PAGES if self.has_messages or page not in _OF_MESSAGES)

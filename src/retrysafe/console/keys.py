@@ -166,6 +166,7 @@ def _key(visit: Visit, *, done: str = "", revealed: dict[str, Any] | None = None
         parts=list(fingerprint.names(record.fingerprint)),
         shown=visit.commands.line("keys show", [("hash", record.key.hex())]),
         steps=runs.actions(run, visit.commands),
+        without_action=runs.without_action(run),
         outcomes=[_OUTCOMES[event] for event in possible(record) if event in _OUTCOMES],
         expirable=Transition.EXPIRE in possible(record),
         revealed=revealed,

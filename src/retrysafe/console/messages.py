@@ -23,7 +23,7 @@ ROWS = 50
 MOST_SHOWN = 65_536
 """Bytes of a payload that are shown."""
 _LONGEST_NUMBER = 18
-_FIELDS = ("topic", "type", "except-type", "key", "error", "consumer")
+_FIELDS = ("topic", "type", "except-type", "key", "error", "consumer", "boundary")
 
 
 class LetterSide(NamedTuple):
@@ -175,7 +175,8 @@ def _before(place: Place) -> Place:
 
 
 def _show(visit: Visit, side: LetterSide, one: Letter, **revealed: Any) -> Response:
-    options = [("consumer", one.letter.consumer)] if one.letter.consumer else []
+    owner = [("consumer", one.letter.consumer), ("boundary", one.letter.boundary)]
+    options = [(name, value) for name, value in owner if value]
     shown = visit.commands.line(f"{side.verb} show", options, one.letter.envelope.id)
     named = [("id", one.letter.envelope.id), *options]
     return visit.page(
@@ -205,8 +206,8 @@ def _text(payload: bytes) -> str:
 
 
 def filter_from(fields: Any, side: LetterSide) -> DeadLetterFilter:
-    """The dead letters that the fields of an address choose; those of the outbox have no consumer."""
-    names = (name for name in _FIELDS if side is INBOX or name != "consumer")
+    """The dead letters that the fields of an address choose; those of the outbox have no owner."""
+    names = _FIELDS if side is INBOX else _FIELDS[:-2]
     given = {name.replace("-", "_"): (fields.get(name) or [""])[-1] or None for name in names}
     return DeadLetterFilter(tuple(filter(None, fields.get("id", ()))), **given)
 

@@ -52,6 +52,7 @@ def show_one(visit: Visit) -> Response:
         why=runs.explain(run),
         steps=runs.timeline(run),
         actions=runs.actions(run, visit.commands),
+        without_action=runs.without_action(run),
         done=bool(visit.ask("done")),
     )
 

@@ -100,25 +100,27 @@ def _arrow(work: Work, schema: Any) -> Any:
 def _row(work: Work, names: list[str], row: Any) -> Mapping[str, Any]:
     """A row by the names of its columns: Arrow would take those that are missing for NULL, and leave others out."""
     if not isinstance(row, Mapping):
-        if len(row) != len(names):
-            raise work.unfit(names, f"a row of {len(row)} values")
+        if isinstance(row, str) or len(row) != len(names):
+            raise work.unfit_row(names, row)
         return dict(zip(names, row, strict=True))
     if sorted(row) != sorted(names):
         raise work.unfit(names, ", ".join(row))
     return row
 
 
-def latest(rows: Any, merge: Merge) -> Any:
+def latest(rows: Any, merge: Merge, work: Work) -> Any:
     """The row of each key that is the newest."""
+    work.refuse_merge(merge, rows.schema.names)
     key, places = list(merge.key), pa.array(range(rows.num_rows), pa.int64())
     found = rows.append_column("retrysafe_place", places)
     if merge.newer is not None:
         found = found.sort_by([(merge.newer, "descending")])
     found = found.group_by(key, use_threads=False).aggregate([("retrysafe_place", "first")])
-    if any(rows.column(name).null_count for name in key) or (merge.newer is None and found.num_rows < rows.num_rows):
+    without = any(rows.column(name).null_count for name in [*key, *([merge.newer] if merge.newer else [])])
+    if without or (merge.newer is None and found.num_rows < rows.num_rows):
         raise ConfigurationError(
-            f"The rows have a key {', '.join(key)} with NULL in it, or twice without newer= to choose by. "
-            "Nothing was loaded."
+            f"The rows have a key {', '.join(key)} with NULL in it, or twice without newer= to choose by; or NULL in "
+            "the column newer=. Nothing was loaded."
         )
     return rows.take(found.column("retrysafe_place_first"))
 

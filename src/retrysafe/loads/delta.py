@@ -59,7 +59,7 @@ class DeltaTarget(Lake):
         )
         if isinstance(work.strategy, Merge):
             before = table.version()
-            _merge(table, latest(data, work.strategy), work.strategy, properties)
+            _merge(table, latest(data, work.strategy, work), work.strategy, properties)
             if table.version() == before:  # nothing was newer, so there is no commit yet that has the mark
                 write_deltalake(table, data.slice(0, 0), mode="append", commit_properties=properties)
             return

@@ -25,6 +25,11 @@ _TABLE = (
     f"CREATE TABLE IF NOT EXISTS {LEDGER} (target VARCHAR, part VARCHAR, fence BIGINT NOT NULL, run VARCHAR NOT NULL, "
     "counted BIGINT NOT NULL, version BIGINT, high VARCHAR, PRIMARY KEY (target, part))"
 )
+_BARE = "CASE WHEN CAST(:target AS VARCHAR) ILIKE 'main.%' THEN CAST(:target AS VARCHAR)[6:] ELSE :target END"
+_NAMED = (
+    "coalesce((SELECT table_name FROM duckdb_tables() WHERE database_name = current_database() AND "
+    f"schema_name = 'main' AND lower(table_name) = lower({_BARE})), {_BARE})"
+)
 _DATABASE = "FROM duckdb_databases() WHERE database_name = current_database()"
 
 
@@ -73,7 +78,8 @@ class DuckdbTarget(SqlTarget):
 
     writing = _Writing
     shared = ""
-    whole = f"SELECT path, :target {_DATABASE}"
+    named = _NAMED
+    whole = f"SELECT path, {_NAMED} {_DATABASE}"
 
     def __init__(self, file: Any) -> None:
         self.store = PostgresqlStore()  # DuckDB reads its statements

@@ -168,9 +168,11 @@ class Loads:
         if last is None or last.high is None:
             return Window(None, upto)
         before = read(last.high)
-        if type(before) is not type(upto) or upto < before:  # type: ignore[operator]
+        kinds = {(type(bound), getattr(bound, "tzinfo", None) is None) for bound in (before, upto)}
+        if len(kinds) > 1 or upto < before:  # type: ignore[operator]
             raise ConfigurationError(
-                f"upto={upto!r} is below {before!r}, up to which {table} was loaded. Was it restored?"
+                f"upto={upto!r} is below {before!r}, up to which {table} was loaded, or of another kind (a number, an "
+                "instant, one without a zone). Was it restored?"
             )
         back: Any = (
             timedelta(seconds=seconds(overlap, "overlap") if overlap else 0) if isinstance(upto, datetime) else overlap
@@ -187,6 +189,14 @@ class Loads:
         if last is not None and last.version is not None and version is not None and version < last.version:
             raise StaleToken(f"Version {last.version} was loaded by run {last.run!r}; this run has {version}.")
         seen = Mark(0, "") if last is None else last
+        if window is not None and work.strategy == "append_once" and window.fence == seen.fence and seen.high:
+            before: Any = read(seen.high)
+            if window.low is not None and window.low < before:
+                raise ConfigurationError(
+                    f"The window begins at {window.low!r}, and {work.table} was loaded up to {before!r}: append_once "
+                    "would add the rows between them again. Load it with a Merge, or without overlap=. Nothing was "
+                    "loaded."
+                )
         mark = work.mark._replace(
             fence=(seen.fence if window is None else window.fence) + 1,
             version=seen.version if work.mark.version is None else work.mark.version,

@@ -14,9 +14,9 @@ from retrysafe.backends.driver import run, run_transaction
 from retrysafe.backends.migrations.on_demand import is_present
 from retrysafe.backends.registry import connect
 from retrysafe.backends.sql.constraints import by_constraint
-from retrysafe.backends.sql.drivers.base import wants_restart
+from retrysafe.backends.sql.drivers.base import is_unreachable, wants_restart
 from retrysafe.backends.user_tables import UserTable
-from retrysafe.errors import ConfigurationError, RetryTransaction
+from retrysafe.errors import ConfigurationError, RetryTransaction, StoreUnavailable
 from retrysafe.loads.work import WHOLE, Mark, Merge, Work, may_publish, part_of
 from retrysafe.protocol.client import AfterCommit
 from retrysafe.protocol.requests import Ask, Program, Query, Rows, ask
@@ -27,22 +27,31 @@ _PLAIN = frozenset({str, int, date})
 """Types of values that a database compares as Python does."""
 _KINDS = {"sqlite": "", "postgresql": " FOR SHARE", "mysql": " LOCK IN SHARE MODE"}
 """The databases, and the end of a query that keeps others from writing its rows; on SQLite one at a time writes."""
+_ALIKE = {
+    "mysql": "CONCAT({0}, '') = :part AND HEX(CONVERT({0} USING utf8mb4)) <> HEX(CONVERT(:part USING utf8mb4))",
+    "sqlite": "typeof({0}) = 'text' AND CAST({0} AS BLOB) <> CAST(:part AS BLOB)",
+}
+"""Rows of another text, where a collation takes texts for equal; dates and numbers may be written in other ways."""
 _READ = "fence, run, counted, version, high"
 _CLASS = (
     "FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace "
     "WHERE c.oid = to_regclass(CAST(:quoted AS text))"
 )
-_NAMED = (
-    "coalesce((SELECT CASE WHEN n.oid = (SELECT l.relnamespace FROM pg_class AS l "
+_BARE = "CASE WHEN :target LIKE 'main.%' THEN substr(:target, 6) ELSE :target END"
+_NAMED = {
+    "sqlite": f"coalesce((SELECT name FROM main.sqlite_master WHERE name = {_BARE} COLLATE NOCASE), {_BARE})",
+    "postgresql": "coalesce((SELECT CASE WHEN n.oid = (SELECT l.relnamespace FROM pg_class AS l "
     f"WHERE l.oid = to_regclass('{LEDGER}')) THEN '' ELSE n.nspname || '.' END || c.relname {_CLASS}), "
-    "CAST(:target AS text))"
-)
-"""A table as PostgreSQL's ledger names it; by search_path the same text may be another table for each tenant."""
+    "CAST(:target AS text))",
+    "mysql": "TRIM(LEADING concat(DATABASE(), '.') FROM :target)",
+}
+"""A table as the ledger names it, however it is written; by search_path the same text may be another table for each
+tenant."""
 _WHOLE = {
-    "sqlite": "SELECT file, :target FROM pragma_database_list WHERE name = 'main'",
+    "sqlite": f"SELECT file, {_NAMED['sqlite']} FROM pragma_database_list WHERE name = 'main'",
     "postgresql": "SELECT concat((SELECT system_identifier FROM pg_control_system()), '/', current_database()), "
     f"concat(n.nspname, '.', c.relname) {_CLASS}",
-    "mysql": "SELECT concat(:address, ' ', DATABASE()), :target",
+    "mysql": f"SELECT concat(:address, ' ', DATABASE()), {_NAMED['mysql']}",
 }
 """Queries of the place and the whole name of a table, which no other place has, whatever leads there."""
 
@@ -73,9 +82,11 @@ class Writing:
         if work.strategy == "append_once":
             return self._fill(self._into)[0]
         whole = "" if work.by is None else f" WHERE {self._names.quoted(work.by)} = :part"
+        self._refuse_alike(whole)
         self._do(f"DELETE FROM {self._into}{whole}", part=work.partition)
         counted, _ = self._fill(self._into)
         if work.by is not None and not self._belong:
+            self._refuse_alike(whole)
             [(found,)] = self._do(f"SELECT count(*) FROM {self._into}{whole}", part=work.partition).rows
             if found != counted:
                 raise ConfigurationError(
@@ -83,6 +94,19 @@ class Writing:
                     "part is loaded again. Nothing was loaded."
                 )
         return counted
+
+    def _refuse_alike(self, whole: str) -> None:
+        """Refuse a part that has rows of another one in the database's eyes: the load of one would delete the other."""
+        work = self.work
+        if work.by is None or not isinstance(work.partition, str) or self._kind not in _ALIKE:
+            return
+        column = self._names.quoted(work.by)
+        other = f"SELECT {column} FROM {self._into}{whole} AND {_ALIKE[self._kind].format(column)} LIMIT 1"
+        if found := self._do(other, part=work.partition).rows:
+            raise ConfigurationError(
+                f"{work.by} = {found[0][0]!r} and {work.partition!r} are one part by the collation of the column, and "
+                "two for retrysafe. Write it always alike, or give the column a binary collation. Nothing was loaded."
+            )
 
     # ------------------------------------------------------------ merging
 
@@ -95,9 +119,10 @@ class Writing:
         self._do(drop)
         self._do(f"CREATE TEMPORARY TABLE {stage} AS SELECT * FROM {self._into} WHERE 1 = 0")
         counted, given = self._fill(stage)
+        self.work.refuse_merge(merge, given)
         names = [quoted(name) for name in given]
         newer = None if merge.newer is None else quoted(merge.newer)
-        self._refuse_keys(stage, key, unique=newer is None)
+        self._refuse_keys(stage, key, newer)
         rows = f"SELECT {', '.join(names)} FROM {stage}"
         if newer is not None:
             latest = f"row_number() OVER (PARTITION BY {', '.join(key)} ORDER BY {newer} DESC) AS latest"
@@ -110,6 +135,7 @@ class Writing:
 
     def _on_conflict(self, key: list[str], changed: list[str], newer: str | None) -> str:
         old = self._into.rpartition(".")[2]
+        changed = changed or key[:1]  # rows that are only their key
         if self._kind == "mysql":
             given = [f"VALUES({name})" for name in changed]
             if newer is not None:  # the last of them: the columns before it compare with what is there
@@ -122,15 +148,15 @@ class Writing:
         parsed = "WHERE true " if self._kind == "sqlite" and newer is None else ""  # SQLite takes ON for that of a join
         return f"{parsed}ON CONFLICT ({', '.join(key)}) DO UPDATE SET {sets}{guard}"
 
-    def _refuse_keys(self, stage: str, key: list[str], *, unique: bool) -> None:
-        without = " OR ".join(f"{name} IS NULL" for name in key)
+    def _refuse_keys(self, stage: str, key: list[str], newer: str | None) -> None:
+        without = " OR ".join(f"{name} IS NULL" for name in [*key, *([newer] if newer else [])])
         faults = [f"SELECT 1 FROM {stage} WHERE {without} LIMIT 1"]
-        if unique:
+        if newer is None:
             faults.append(f"SELECT 1 FROM {stage} GROUP BY {', '.join(key)} HAVING count(*) > 1 LIMIT 1")
         if any(self._do(fault).rows for fault in faults):
             raise ConfigurationError(
-                f"The rows have a key {', '.join(key)} with NULL in it, or twice without newer= to choose by. "
-                "Nothing was loaded."
+                f"The rows have a key {', '.join(key)} with NULL in it, or twice without newer= to choose by; or NULL "
+                "in the column newer=. Nothing was loaded."
             )
 
     # ------------------------------------------------------------ rows
@@ -171,8 +197,8 @@ class Writing:
         """The rows, each of which has a value for each column."""
         width = len(names)
         for row in rows:
-            if len(row) != width:
-                raise self.work.unfit(names, f"a row of {len(row)} values")
+            if isinstance(row, str) or len(row) != width:
+                raise self.work.unfit_row(names, row)
             yield row
 
     def _without_late(
@@ -255,8 +281,7 @@ class SqlTarget:
     keeps_late = True
     writing = Writing
     address = ""
-    named = ":target"
-    """A table as the ledger names it. Other ledgers than PostgreSQL's are where an unqualified table is."""
+    named: str
     whole: str
     shared: str
 
@@ -273,9 +298,8 @@ class SqlTarget:
                 "alias, on SQLite, PostgreSQL, MySQL or MariaDB."
             )
         self.store: Any = self._backend.store
-        self.address, self.whole, self.shared = self._backend.address, _WHOLE[kind], _KINDS[kind]
-        if kind == "postgresql":
-            self.named = _NAMED
+        self.address, self.shared = self._backend.address, _KINDS[kind]
+        self.named, self.whole = _NAMED[kind], _WHOLE[kind]
 
     def client(self) -> Any:
         """A client of a database that has the ledger."""
@@ -312,7 +336,7 @@ class SqlTarget:
         return f"target = {self.named} AND part = :part"
 
     def _names(self, table: str) -> dict[str, Any]:
-        return {"target": table, "quoted": UserTable(table, self.store.capabilities.name).name}
+        return _names(table, self.store.capabilities.name)
 
     def _parameters(self, work: Work, counted: int) -> dict[str, Any]:
         return {**self._names(work.table), "part": work.part, **work.mark._asdict(), "counted": counted}
@@ -362,6 +386,8 @@ class SqlTarget:
             except Exception as error:
                 if wants_restart(error):
                     raise RetryTransaction(str(error)) from error
+                if is_unreachable(error):
+                    raise StoreUnavailable(str(error)) from error
                 raise
             _perform(
                 opened.execute,
@@ -389,13 +415,21 @@ class SqlTarget:
         return None if may_publish(found, beside, work) else found
 
 
+def is_target(backend: Backend) -> bool:
+    """Tell whether a store is a database that can have loads."""
+    return backend.kind in _KINDS
+
+
 def marks_of(backend: Backend, limit: int, **named: str) -> Program[list[tuple[str, str, Mark]]]:
     """The tables and parts with their last loads that have these values, without making the ledger in a SQLite file."""
-    if backend.kind not in _KINDS:
+    if not is_target(backend):
         raise ConfigurationError(f"{backend.address} is no SQL database: only such a target lists its loads.")
     if backend.kind == "sqlite" and not (yield from is_present("loads")):
         return []
-    chosen = " AND ".join(["fence > 0", *(f"{name} = :{name}" for name in named)])
+    expected = {name: f":{name}" for name in named}
+    if "target" in named:
+        named, expected["target"] = {**named, **_names(named["target"], backend.kind)}, _NAMED[backend.kind]
+    chosen = " AND ".join(["fence > 0", *(f"{name} = {value}" for name, value in expected.items())])
     most = f" LIMIT {limit:d}" if limit else ""
     sql = f"SELECT target, part, {_READ} FROM {LEDGER} WHERE {chosen} ORDER BY target, part{most}"
     found = yield from ask(Ask(Query(sql, named, writes=False), lambda answer: answer.rows))
@@ -422,6 +456,10 @@ def _values(names: list[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[lis
         if len(row) != len(names) or any(name not in row for name in names):
             raise ConfigurationError(f"The rows differ in their columns: {names} and {list(row)}. Nothing was loaded.")
         yield [row[name] for name in names]
+
+
+def _names(table: str, kind: str) -> dict[str, str]:
+    return {"target": table, "quoted": UserTable(table, kind).name}
 
 
 def _mark_of(answer: Rows) -> Mark | None:

@@ -7,7 +7,7 @@ from typing import Any
 from retrysafe.backends.spec import library
 from retrysafe.loads.work import Target
 
-_KINDS = {"duckdb": "DuckdbTarget", "delta": "DeltaTarget", "iceberg": "IcebergTarget"}
+KINDS = {"duckdb": "DuckdbTarget", "delta": "DeltaTarget", "iceberg": "IcebergTarget"}
 _OBJECTS = {"duckdb": "duckdb", "_duckdb": "duckdb", "pyiceberg": "iceberg"}
 """The packages whose objects are targets."""
 
@@ -16,12 +16,12 @@ def target_of(given: Any) -> Target:
     """The target. Raises `ConfigurationError` when its library is missing."""
     if isinstance(given, str):
         kind, _, rest = given.partition(":")
-        given_there = rest.removeprefix("//") if kind in _KINDS else given
+        given_there = rest.removeprefix("//") if kind in KINDS else given
     else:
         packages = {base.__module__.partition(".")[0] for base in type(given).__mro__}
         kind = next((_OBJECTS[package] for package in packages if package in _OBJECTS), "")
         given_there = given
-    name = _KINDS.get(kind, "SqlTarget")
-    module = library(f"retrysafe.loads.{kind if kind in _KINDS else 'sql'}", kind if kind in _KINDS else "", "target=")
+    name = KINDS.get(kind, "SqlTarget")
+    module = library(f"retrysafe.loads.{kind if kind in KINDS else 'sql'}", kind if kind in KINDS else "", "target=")
     target: Target = getattr(module, name)(given_there)
     return target

@@ -38,7 +38,7 @@ class Window(NamedTuple):
 class Late(NamedTuple):
     """The place of rows that come after their window: those whose ``by`` is below its ``low`` go to ``table``.
 
-    It has the columns of the table that is loaded.
+    It has the columns of the table that is loaded, and no unique key: a row may be late more than once.
     """
 
     table: str
@@ -85,7 +85,16 @@ class Work(NamedTuple):
         rows = self.rows()
         if rows is None:
             raise ConfigurationError("rows= has given None: no rows are an empty list. Nothing was loaded.")
-        return rows
+        return rows.read_all() if hasattr(rows, "read_all") else rows  # an Arrow reader iterates over batches
+
+    def refuse_merge(self, merge: Merge, given: Iterable[str]) -> None:
+        """Refuse a `Merge` by columns that the rows have not."""
+        names = {name.casefold() for name in given}
+        missing = [name for name in (*merge.key, merge.newer) if name is not None and name.casefold() not in names]
+        if missing:
+            raise ConfigurationError(
+                f"Merge names {', '.join(missing)}; rows of {self.table} have {', '.join(given)}. Nothing was loaded."
+            )
 
     def unfit(self, names: Iterable[str], given: str) -> ConfigurationError:
         """The refusal of rows that have not the columns of the table."""
@@ -93,6 +102,14 @@ class Work(NamedTuple):
             f"{self.table} has the columns {', '.join(names)}; rows= gives {given}. Nothing was loaded. Change rows=, "
             "or the table."
         )
+
+    def unfit_row(self, names: Iterable[str], row: Any) -> ConfigurationError:
+        """The refusal of a row that has not a value for each column."""
+        if isinstance(row, str):
+            return self.unfit(
+                names, f"the text {row!r:.80} for a row; of a frame give to_dict('records') or to_arrow()"
+            )
+        return self.unfit(names, f"a row of {len(row)} values")
 
 
 class Target(Protocol):
@@ -130,11 +147,12 @@ def may_publish(published: Mark | None, beside: int, work: Work) -> bool:
         if (published.fence, published.run) == (mine.fence, mine.run):
             return False
         raise StaleToken(
-            f"Run {published.run!r} was published under fence {published.fence}; {mine.run!r} has {mine.fence}."
+            f"Run {published.run!r} was published under fence {published.fence}; {mine.run!r} has {mine.fence}. "
+            "To load again, give another run=."
         )
     if work.beside not in (None, beside):
         loaded = f"A part of {work.table}" if work.part == WHOLE else f"All of {work.table}"
-        raise StaleToken(f"{loaded} was loaded since run {mine.run!r} began.")
+        raise StaleToken(f"{loaded} was loaded since run {mine.run!r} began. To load again, give another run=.")
     return True
 
 
