@@ -327,7 +327,7 @@ def test_a_key_that_is_not_there_says_what_was_looked_for(place: Place, command:
     with boundary.claim("K", operation="transfer", scope="tenant") as claim:
         claim.result = 1
     done = command("keys", "show", *named(place), "--scope", "")
-    assert (done.code, done.out) == (1, "")
+    assert (done.code, done.out) == (1, ""), done.err
     assert f"No record of this key under boundary '{place.name}'" in done.err
     assert "set RETRYSAFE_SECRET" in done.err
     assert "Operations with records here: 'transfer' (1). 1 scopes are in use." in done.err
@@ -608,7 +608,7 @@ def test_an_attempt_that_died_in_doubt_is_counted_and_listed_as_unknown(place: P
     assert counted == {"unknown": 2}
     shown = command("keys", "show", *named(place, "D")).out
     assert "effective state  unknown" in shown
-    assert re.search(r"stopped renewing its lease (4\.\d|5) m ago: its process has died or is stalled", shown)
+    assert re.search(r"stopped renewing its lease [4-9](\.\d)? m ago: its process has died or is stalled", shown)
     assert "every retry is refused until the key is settled" in shown
     assert not re.search("^(lease left|expires|tombstone until) ", shown, re.MULTILINE), "it has no end"
     assert "lapse" not in shown

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from retrysafe import Boundary, Claim, Keyring, OutcomeUnknown, StoredFailure, current
+from retrysafe import Boundary, Claim, ConfigurationError, Keyring, OutcomeUnknown, StoredFailure, current
 from retrysafe.admin.runs import UNASKED
 from retrysafe.backends.registry import connect
 from retrysafe.backends.sql.store import keeps_messages
-from retrysafe.backends.steps import runs_of
+from retrysafe.backends.steps import keeps_steps, runs_of
 from retrysafe.messaging import Envelope, Inbox, InboxMessage
+from retrysafe.protocol.records import Filter
 from tests.operating.conftest import Command, Done, Place, in_a_process, place_of
 
 
@@ -64,8 +65,8 @@ class Trips:
             raise self.fails[name]
 
 
-def asked(place: Place, verb: str, key: str, *more: str) -> list[str]:
-    return ["runs", verb, "--store", place.operators, "--boundary", place.name, "--key", key, *more]
+def asked(place: Place, verb: str, key: str, *more: str, group: str = "runs") -> list[str]:
+    return [group, verb, "--store", place.operators, "--boundary", place.name, "--key", key, *more]
 
 
 def listed(place: Place, command: Command, *more: str) -> dict[str, str]:
@@ -130,7 +131,9 @@ def test_a_run_of_a_dead_letter_names_the_command_that_lets_it_go_on(keeper: Pla
 def test_a_run_is_listed_shown_and_given_up(place: Place, command: Command) -> None:
     if runs_of(connect(place.operators)) is None:
         done = command("runs", "list", "--store", place.operators)
-        assert (done.code, "cannot be listed" in done.err) == (2, True)
+        kept = keeps_steps(connect(place.operators))
+        told = "cannot be listed. One is shown by its key" if kept else "keeps no steps"
+        assert (done.code, told in done.err) == (2, True)
         assert command("status", "--store", place.operators, "--json").code == 0
         return
     trips = Trips(place)
@@ -146,6 +149,8 @@ def test_a_run_is_listed_shown_and_given_up(place: Place, command: Command) -> N
         ends["failed"] = found["failed"]
     assert found == ends
     assert listed(place, command, "--stranded") == {}
+    chosen = listed(place, command, "--state", "failed", "--state", "completed")
+    assert chosen == {state: ends[state] for state in ("completed", "failed")}
     place.elapse("stranded", 7200)
     assert "released" in listed(place, command, "--stranded", "--older-than", "0.001")
 
@@ -160,6 +165,12 @@ def test_a_run_is_listed_shown_and_given_up(place: Place, command: Command) -> N
     assert (refused.code, "The run is completed" in refused.err) == (1, True)
     done = follow(command, place, run, "Give the run up", WHY="the customer left")
     assert (done.code, done.out) == (0, "run_cancelled: released → going back\n"), done.err
+    for group in ("runs", "keys"):
+        text = command(*asked(place, "show", "stranded", group=group)).out
+        assert (
+            text.splitlines()[-1]
+            == "Its steps are undone when it is asked for again with its key; no command starts it."
+        )
     again = command(*asked(place, "cancel", "stranded", "--reason", "late"))
     assert (again.code, "goes back already" in again.err) == (1, True)
     trips.calls.clear()
@@ -207,6 +218,13 @@ def test_a_step_in_doubt_is_named_everywhere_and_settled(keeper: Place, command:
         text = command(*asked(place, "show", key)).out
         assert text.startswith("!! Step 'hotel' was to be undone")
         assert "goes back, because of ValueError: no funds" in text
+        assert "as\n``retrysafe runs show`` says" in str(error)
+        for settled in (("completed", "--result", "1"), ("failed",)):
+            wrong = command(*asked(place, "resolve", key, "--reason", "x", "--as", *settled, group="keys"))
+            assert (wrong.code, "never be undone: 'flight', 'hotel'" in wrong.err) == (2, True)
+        with pytest.raises(ConfigurationError, match="never be undone"):
+            trips.boundary.resolve(key, "failed")
+        assert place.operator().resolve_batch(Filter(place.name), "failed").changed == 0
         assert follow(command, place, run, purpose, WHY="asked the hotel").code == 0
         trips.calls.clear()
         assert isinstance(trips.attempt(key), StoredFailure)

@@ -65,18 +65,21 @@ def _by_owner(entry: EntryPoint, name: str) -> dict[str, Any]:
     """The function or entry point that claims keys under an operation."""
     owner, guarded = entry.owners[name], entry.guarded.get(name)
     told = {"entry point": owner.title, "key": owner.key} if guarded is None else operation(guarded)
+    names = steps_of_owner(entry, name)
     handlers: Mapping[str, object] = getattr(owner.what, "handlers", None) or {}
     return {
         "operation": name,
         **purpose_of(owner.what),
         **told,
+        **({"steps": ", ".join(names)} if names else {}),
         **({"shared": "with others that set shared=True"} if owner.shared else {}),
         **({"events": [{"event": kind, **purpose_of(handlers[kind])} for kind in handlers]} if handlers else {}),
     }
 
 
 def describe_route(route: str, policy: str, handler: object) -> dict[str, str]:
-    return {"route": route, "policy": policy, **purpose_of(handler)}
+    names = steps_of(handler)
+    return {"route": route, "policy": policy, **({"steps": ", ".join(names)} if names else {}), **purpose_of(handler)}
 
 
 def purpose_of(what: object) -> dict[str, str]:
@@ -87,8 +90,7 @@ def purpose_of(what: object) -> dict[str, str]:
 
 
 def operation(guarded: Guarded) -> dict[str, str]:
-    """The name of a guarded function's operation, its steps, and where its key and payload come from."""
-    names = steps_of(guarded.function)
+    """The name of a guarded function's operation, and where its key and payload come from."""
     return {
         "named": "by operation="
         if guarded.is_operation_given
@@ -96,11 +98,17 @@ def operation(guarded: Guarded) -> dict[str, str]:
         "function": f"{guarded.function.__module__}.{getattr(guarded.function, '__qualname__', '(callable)')}",
         "key": selector_text(guarded.key_by),
         "payload": "not checked" if guarded.payload_by is None else selector_text(guarded.payload_by),
-        **({"steps": ", ".join(names)} if names else {}),
     }
 
 
-def steps_of(function: Callable[..., Any]) -> list[str]:
+def steps_of_owner(entry: EntryPoint, name: str) -> list[str]:
+    """The names of steps of the function, the handler or the handlers behind an operation."""
+    owner, guarded = entry.owners[name].what, entry.guarded.get(name)
+    handlers = getattr(owner, "handlers", None) or {"": owner if guarded is None else guarded.function}
+    return list(dict.fromkeys(step for one in handlers.values() for step in steps_of(one)))
+
+
+def steps_of(function: Any) -> list[str]:
     """The names of steps that a function's own source asks for as literals, old ones (``was=``) among them.
 
     A step of a function that it calls, or whose name is computed, is not seen.

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrysafe.admin.describe import scope_text, selector_text, steps_of
+from retrysafe.admin.describe import scope_text, selector_text, steps_of_owner
 from retrysafe.claims import key_spaces
 from retrysafe.claims.decorator import Guarded
 from retrysafe.entrypoint import EntryPoint
@@ -25,11 +25,14 @@ class Drift(NamedTuple):
     text: str
 
 
-def lock_of(routes: Mapping[str, str], outboxes: Mapping[str, Iterable[str]]) -> dict[str, Any]:
+def lock_of(
+    routes: Mapping[str, str], route_steps: Mapping[str, list[str]], outboxes: Mapping[str, Iterable[str]]
+) -> dict[str, Any]:
     """Describe the boundaries of this process in a form that can be compared.
 
     Arguments:
         routes: of the application: method and path, and "guarded" or "unguarded".
+        route_steps: the names of the steps of those that have any.
         outboxes: the sources of the process's outboxes, each with the types that it declares.
     """
     entries = [one for one in key_spaces.living() if isinstance(one, EntryPoint)]
@@ -37,6 +40,7 @@ def lock_of(routes: Mapping[str, str], outboxes: Mapping[str, Iterable[str]]) ->
         "version": VERSION,
         "boundaries": _boundaries(sorted(entries, key=lambda entry: (entry.name, *entry.origin))),
         "routes": dict(sorted(routes.items())),
+        "route_steps": dict(sorted(route_steps.items())),
         "outboxes": {source: sorted(types) for source, types in sorted(outboxes.items())},
     }
 
@@ -75,8 +79,8 @@ def _operation(entry: EntryPoint, name: str, guarded: Guarded | None) -> dict[st
     if guarded is not None:
         payload = guarded.payload_by
         found |= {"key": selector_text(guarded.key_by), "payload": None if payload is None else selector_text(payload)}
-        if steps := steps_of(guarded.function):
-            found["steps"] = steps
+    if steps := steps_of_owner(entry, name):
+        found["steps"] = steps
     types = getattr(owner.what, "types", None)
     return found if types is None else {**found, "types": list(types)}
 
@@ -133,6 +137,9 @@ def drift(locked: Lock, now: Lock) -> Iterator[Drift]:
             yield Drift(f"route {route}", "is gone or renamed: a retry of a request that was sent there is not found")
         elif policy == "guarded" and now["routes"][route] != "guarded":
             yield Drift(f"route {route}", f"was guarded and is not any more; {_ORPHANS}")
+        else:
+            old, new = (one.get("route_steps", {}).get(route, ()) for one in (locked, now))
+            yield from _steps(f"route {route}", old, new)
     for source, types in locked["outboxes"].items():
         yield from _outbox(source, types, now["outboxes"].get(source))
 
@@ -160,6 +167,12 @@ def _settings(where: str, old: Lock, new: Lock) -> Iterator[Drift]:
             yield Drift(where, text)
 
 
+def _steps(where: str, old: Iterable[str], new: Iterable[str]) -> Iterator[Drift]:
+    for gone in (step for step in old if step not in new):
+        hint = f"write was={gone!r} in its step if it has another name now"
+        yield Drift(where, f"step {gone} is gone or renamed: work under way is refused at its place; {hint}")
+
+
 def _operations(boundary: str, old: Lock, new: Lock) -> Iterator[Drift]:
     added = [name for name in new if name not in old]
     for name, locked in old.items():
@@ -174,8 +187,6 @@ def _operations(boundary: str, old: Lock, new: Lock) -> Iterator[Drift]:
         if locked.get("payload") != new[name].get("payload"):
             change = f"payload was {locked.get('payload')}, is {new[name].get('payload')}"
             yield Drift(where, f"{change}: a retry of a key that lives is refused (KeyReused)")
-        for gone in (step for step in locked.get("steps", ()) if step not in new[name].get("steps", ())):
-            hint = f"write was={gone!r} in its step if it has another name now"
-            yield Drift(where, f"step {gone} is gone or renamed: work under way is refused at its place; {hint}")
+        yield from _steps(where, locked.get("steps", ()), new[name].get("steps", ()))
         for gone in sorted(set(locked.get("types", ())) - set(new[name].get("types", ()))):
             yield Drift(where, f"events of type {gone} have no handler any more")

@@ -18,7 +18,7 @@ from retrysafe.backends import registry
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.driver import arun, run
 from retrysafe.backends.schema import Schema
-from retrysafe.backends.steps import runs_of
+from retrysafe.backends.steps import keeps_steps, obstacle_to, runs_of
 from retrysafe.claims import key_spaces
 from retrysafe.claims.codec import JSONCodec, encode_verdict
 from retrysafe.claims.encryption import Keyring
@@ -312,8 +312,11 @@ class Operator:
         outcome is known, or another attempt has the key by now. A result for a boundary with ``encryption=`` needs its
         keyring: retries could not read it otherwise. The record keeps who has settled it, and the reason, in the clear.
 
-        Raises `ConfigurationError` for a result that retries could not be given.
+        Raises `ConfigurationError` for a result that retries could not be given, and for a run whose steps would never
+        be undone then.
         """
+        if told := self._look(obstacle_to(outcome, self._backend, seen)):
+            raise ConfigurationError(told)
         event = resolution(outcome)
         target = RULES[event].target
         assert target is not None
@@ -364,7 +367,7 @@ class Operator:
         """Settle up to ``limit`` of the unknown keys that match, as `resolve` does each; go on at the batch's cursor.
 
         Repeating a batch is harmless: what it has settled is not unknown any more. ``until`` in ``wanted`` keeps out
-        keys that become unknown after the selection was looked at.
+        keys that become unknown after the selection was looked at. Runs whose steps would never be undone stay.
         """
         resolution(outcome)
         page = self.page(wanted._replace(states=UNKNOWN), cursor, limit)
@@ -373,7 +376,9 @@ class Operator:
         changed = 0
         for listed in page.records:
             seen = self.show(listed.key)  # with the result of its attempt, which shows whether the boundary encrypts
-            if seen is not None and (seen.attempt, seen.version) == (listed.attempt, listed.version):
+            if seen is None or (seen.attempt, seen.version) != (listed.attempt, listed.version):
+                continue
+            if not self._look(obstacle_to(outcome, self._backend, seen)):
                 changed += self.resolve(seen, outcome, result=result, reason=reason).done
         return Batch(changed, len(page.records) - changed, page.cursor)
 
@@ -414,9 +419,13 @@ class Operator:
         Raises `ConfigurationError` for a store whose runs cannot be listed.
         """
         if runs_of(self._backend) is None:
+            kept = (
+                "cannot be listed. One is shown by its key."
+                if keeps_steps(self._backend)
+                else "are none: it keeps no steps."
+            )
             raise ConfigurationError(
-                f"store= ({self._backend.address}): the runs of a {self._backend.kind} store cannot be listed. One is "
-                "shown by its key."
+                f"store= ({self._backend.address}): the runs of a {self._backend.kind} store {kept}"
             )
         return self._look(runs.find(self._backend, wanted, limit, pages))
 

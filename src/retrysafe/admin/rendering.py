@@ -164,14 +164,15 @@ def start_time(record: Record) -> str:
     return instant(min(record.token, record.updated))
 
 
-def next_steps(record: Record, commands: Commands) -> list[dict[str, str]]:
+def next_steps(record: Record, commands: Commands, *, can_fail: bool = True) -> list[dict[str, str]]:
     """The commands that apply to a record, each with its purpose."""
     return [
         {"command": commands.line(f"keys {verb}", [("hash", record.key.hex()), *options]), "when": when}
         for verb, options, when in (
             _way(event, record)
             for event in possible(record)
-            if event is not Transition.EXPIRE or retry(record, "refuse") is not Decision.TAKE  # which runs it anyway
+            if (can_fail or event is not Transition.RESOLVE_FAILED)
+            and (event is not Transition.EXPIRE or retry(record, "refuse") is not Decision.TAKE)  # which runs it anyway
         )
     ]
 

@@ -84,6 +84,11 @@ class Run(NamedTuple):
         return begun[-1] if begun else None
 
     @property
+    def can_be_undone(self) -> bool:
+        """True if a step that has a compensation is not undone."""
+        return any(step.row.undoable and step.row.state is not StepState.UNDONE for step in self.steps)
+
+    @property
     def obstacle(self) -> str:
         """The reason why it cannot be cancelled; empty if it can."""
         state = self.record.reported_state
@@ -91,7 +96,7 @@ class Run(NamedTuple):
             return f"The run is {state}: there is nothing left to give up."
         if self.goes_back:
             return "The run goes back already: its next attempt undoes what is left."
-        if not any(step.row.undoable and step.row.state is not StepState.UNDONE for step in self.steps):
+        if not self.can_be_undone:
             return (
                 "None of its steps has a compensation (undo=), so that nothing would be undone. A retry goes on behind "
                 "the last step; without one, the run ends with its window."
@@ -271,7 +276,8 @@ def actions(run: Run, commands: Commands) -> list[dict[str, str]]:
     if not run.obstacle:
         found.append(("runs cancel", [*named, why], "Give the run up; its next attempt undoes what was done"))
     told = [{"command": commands.line(verb, options), "when": when} for verb, options, when in found]
-    return [*told, *(() if row is not None else next_steps(run.record, commands)), *redriving(run, commands)]
+    others = [] if row is not None else next_steps(run.record, commands, can_fail=not run.can_be_undone)
+    return [*told, *others, *redriving(run, commands)]
 
 
 def redriving(run: Run, commands: Commands) -> list[dict[str, str]]:
@@ -298,6 +304,14 @@ def explain(run: Run) -> str:
         return str(said)
     what = "undoes what is left" if run.goes_back else "goes on behind the last step"
     return f"{said} Its steps stay: the next attempt {what}."
+
+
+def without_action(run: Run) -> str:
+    """The sentence for a key that no command applies to: a run that goes on is to be asked for again."""
+    if not run.steps or run.record.reported_state not in STRANDED:
+        return "No command applies, and none is needed."
+    what = "Its steps are undone" if run.goes_back else "It goes on"
+    return f"{what} when it is asked for again with its key; no command starts it."
 
 
 def of_stranded(found: FoundRuns) -> str:

@@ -1,4 +1,4 @@
-"""The application around a module's boundaries: the routes and outboxes among its objects."""
+"""The application around a module's boundaries: the routes, tasks and outboxes among its objects."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from retrysafe.admin.describe import describe_route
+from retrysafe.admin.describe import describe_route, purpose_of, steps_of
 from retrysafe.admin.lock import lock_of
 from retrysafe.http.policy import ServedRoute
 from retrysafe.http.served import find_routes
 from retrysafe.messaging.outbox import Outbox, living
+from retrysafe.tasks.served import find_tasks
 
 
 def lock_file(objects: Iterable[object]) -> dict[str, Any]:
@@ -18,14 +19,22 @@ def lock_file(objects: Iterable[object]) -> dict[str, Any]:
     types: defaultdict[str, set[str]] = defaultdict(set)
     for outbox in living():
         types[outbox.source].update(outbox.types or ())
-    return lock_of({one.route: one.policy for one in _routes(objects)}, types)
+    routes = _routes(objects)
+    steps = {one.route: names for one in routes if (names := steps_of(one.handler))}
+    return lock_of({one.route: one.policy for one in routes}, steps, types)
 
 
 def describe(objects: Iterable[object]) -> list[dict[str, str]]:
-    """Each route, each outbox and each of its types among these objects, in words."""
+    """Each route, each task, each outbox and each of its types among these objects, in words."""
     found = list(objects)
     outboxes = [told for one in found if isinstance(one, Outbox) for told in _outbox(one)]
-    return [describe_route(one.route, one.policy, one.handler) for one in _routes(found)] + outboxes
+    routes = [describe_route(one.route, one.policy, one.handler) for one in _routes(found)]
+    tasks = [
+        {"task": one.name, "policy": "guarded" if one.guarded else "unguarded", **purpose_of(one.function)}
+        for app in found
+        for one in find_tasks(app)
+    ]
+    return routes + tasks + outboxes
 
 
 def _outbox(outbox: Outbox) -> Iterator[dict[str, str]]:

@@ -18,6 +18,7 @@ from retrysafe.cli.progress import show_progress
 from retrysafe.cli.rendering import as_json, lines, say, table
 from retrysafe.errors import ConfigurationError
 from retrysafe.loads.sql import marks_of
+from retrysafe.loads.targets import KINDS
 from retrysafe.loads.work import in_scope
 from retrysafe.messaging.operators import Operating
 
@@ -39,7 +40,7 @@ def add_to(verbs: Any) -> None:
 
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
-    add_option(parser, "--target URL", "the target of the loads (default: the store)")
+    add_option(parser, "--target URL", "the target of the loads, a SQL database (default: the store)")
 
 
 def run_runs(options: argparse.Namespace) -> int:
@@ -81,6 +82,8 @@ def run_show(options: argparse.Namespace) -> int:
 
 def _parts(options: argparse.Namespace, **named: str) -> list[dict[str, Any]]:
     target = options.target or store_of(options)
+    if target.partition(":")[0] in KINDS:
+        raise ConfigurationError(f"{target} is no SQL database: only such a target lists its loads.")
     with Operating(target, observers=()) as operating, show_progress(lambda: "reading the loads"):
         found = operating.look(lambda backend: marks_of(backend, options.limit, **named))
     return [dict(zip(_HEADS, (of, part, *mark), strict=True)) for of, part, mark in found]

@@ -73,6 +73,7 @@ def log_to_stderr(options: argparse.Namespace) -> None:
     log = logging.getLogger("retrysafe")
     log.addHandler(handler)
     log.setLevel(logging.INFO)
+    logging.getLogger("aiormq.connection").setLevel(logging.CRITICAL)  # it logs every error that it raises, unbounded
 
 
 def _options(side: Side) -> dict[Option, list[str]]:

@@ -18,7 +18,15 @@ from retrysafe.cli.rendering import as_json, lines, say, table
 from retrysafe.errors import ConfigurationError
 from retrysafe.protocol.messages import DeadLetter, DeadLetterFilter
 
-HEAD = ("id", "topic", "key", "type", "attempts", "age", "error")
+HEAD = ("topic", "key", "type", "attempts", "age", "error")
+OWNER = ("boundary", "consumer")
+"""The fields that tell dead letters of one id apart, where consumers have them."""
+Counted = Mapping[tuple[str, ...], int]
+"""Dead letters by topic, type and error, with their boundary and consumer before these where they have them."""
+STAYS = (
+    "retrysafe: the first message of a parked lane is not discarded, because others wait for it: let it leave by "
+    "retrysafe outbox dead redrive --id ID; a relay with --on-dead skip makes it a dead letter if it is refused again."
+)
 LONGEST = 60
 """Characters of an error in a list."""
 MOST_SHOWN = 2000
@@ -32,7 +40,7 @@ class Side(NamedTuple):
     dead_letters: finds them through an operator.
     listing, redriving, discarding: the help of these verbs.
     redriven: the output's word for redriven messages.
-    has_consumers: dead letters belong to consumers, and `--consumer` selects one.
+    has_consumers: dead letters belong to consumers, and `--consumer` and `--boundary` select one.
     """
 
     operator: Callable[..., AbstractContextManager[Any]]
@@ -83,33 +91,50 @@ def _add_selection(parser: argparse.ArgumentParser, side: Side) -> None:
 def _add_consumer(parser: argparse.ArgumentParser, side: Side) -> None:
     if side.has_consumers:
         add_option(parser, "--consumer NAME", "only of this consumer")
+        add_option(parser, "--boundary NAME", "only of consumers of this boundary")
 
 
 def _filter(options: argparse.Namespace, side: Side) -> DeadLetterFilter:
-    consumer = options.consumer if side.has_consumers else None
-    given = (options.topic, options.key, options.type, options.error, consumer, options.except_type)
-    return DeadLetterFilter(tuple(options.id), *given)
+    given = (options.topic, options.key, options.type, options.error, None, options.except_type)
+    return DeadLetterFilter(tuple(options.id), *given)._replace(**_owner(options, side))
+
+
+def _owner(options: argparse.Namespace, side: Side) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in OWNER if side.has_consumers}
+
+
+def _count(side: Side, operator: Any, chosen: DeadLetterFilter) -> Counted:
+    if not side.has_consumers:
+        return dict(operator.count(chosen))
+    found: dict[tuple[str, ...], int] = {}
+    for one in operator.status():
+        of = (one.boundary, one.consumer)
+        if all(wanted in (None, name) for wanted, name in zip((chosen.boundary, chosen.consumer), of, strict=True)):
+            groups = operator.count(chosen._replace(boundary=one.boundary, consumer=one.consumer))
+            found |= {(*of, *group): number for group, number in groups.items()}
+    return dict(sorted(found.items(), key=lambda group: -group[1]))
 
 
 def run_list(side: Side, options: argparse.Namespace) -> int:
     chosen = _filter(options, side)
     with side.operator(store_of(options), observers=()) as operator:
         if options.groups:
-            show_groups(operator.count(chosen), json=options.json)
+            show_groups(_count(side, operator, chosen), json=options.json)
         else:
             show_list(islice(side.dead_letters(operator, chosen), options.limit or None), json=options.json)
     return 0
 
 
 def run_show(side: Side, options: argparse.Namespace) -> int:
-    chosen = DeadLetterFilter(ids=(options.id,), consumer=options.consumer if side.has_consumers else None)
+    chosen = DeadLetterFilter(ids=(options.id,), **_owner(options, side))
+    number = 0
     with side.operator(store_of(options), observers=()) as operator:
-        for letter in side.dead_letters(operator, chosen):
+        for number, letter in enumerate(side.dead_letters(operator, chosen), 1):
             shown = details(letter, payload=options.payload)
-            say([as_json(shown)] if options.json else lines(shown))
-            return 0
-    print(f"retrysafe: no dead letter has the id {options.id}", file=sys.stderr)
-    return 1
+            say([as_json(shown)] if options.json else [*[""] * (number > 1), *lines(shown)])
+    if not number:
+        print(f"retrysafe: no dead letter has the id {options.id}", file=sys.stderr)
+    return 0 if number else 1
 
 
 _DONE = {"redrive": "redriven", "discard": "discarded"}
@@ -119,14 +144,24 @@ _DONE = {"redrive": "redriven", "discard": "discarded"}
 def run_change(side: Side, verb: str, options: argparse.Namespace) -> int:
     chosen = _filter(options, side)
     if chosen == DeadLetterFilter() and not options.all:
-        ways = ["--id", "--topic", "--key", "--type", "--except-type", "--error", *["--consumer"] * side.has_consumers]
+        ways = ["--id", "--topic", "--key", "--type", "--except-type", "--error"]
+        ways += [f"--{name}" for name in OWNER if side.has_consumers]
         raise ConfigurationError(f"Choose by {', '.join(ways[:-1])} or {ways[-1]}, or give --all.")
     with side.operator(store_of(options), actor=options.actor) as operator:
-        groups = operator.count(chosen)
+        groups = _count(side, operator, chosen)
+        owners = sorted({group[:-3] for group in groups})
+        if chosen.ids and len(owners) > 1:
+            meant = ", or ".join(f"--boundary {boundary} --consumer {consumer}" for boundary, consumer in owners)
+            raise ConfigurationError(
+                f"Several consumers have given up on this --id. Name the one that is meant: {meant}."
+            )
         if not confirm(verb, groups, options):
             return 0 if options.dry_run else 1
         with show_progress(lambda: f"{verb} of {sum(groups.values()):,} messages"):
             done = getattr(operator, verb)(chosen, limit=options.limit, reason=options.reason)
+        missed = done < min(sum(groups.values()), options.limit or sys.maxsize)
+        if verb == "discard" and missed and any(letter.parked for letter in side.dead_letters(operator, chosen)):
+            print(STAYS, file=sys.stderr)
     told = as_json({"chosen": sum(groups.values()), _DONE[verb]: done})
     print(told if options.json else f"{side.redriven if verb == 'redrive' else _DONE[verb]}: {done}")
     return 0 if done else 1
@@ -139,7 +174,7 @@ def summary(letter: DeadLetter) -> dict[str, Any]:
     """A dead letter in a list."""
     return {
         "id": letter.envelope.id,
-        **({"consumer": letter.consumer} if letter.consumer else {}),
+        **{name: value for name in OWNER if (value := getattr(letter, name))},
         "topic": letter.envelope.topic,
         "key": letter.envelope.key,
         "type": letter.envelope.type,
@@ -174,7 +209,7 @@ def show_list(letters: Iterable[DeadLetter], *, json: bool) -> None:
     if json:
         say(map(as_json, found))
     elif found:
-        say(table([_row(one) for one in found], HEAD))
+        say(table([_row(one) for one in found], ("id", *(name for name in OWNER if name in found[0]), *HEAD)))
     else:
         print("no dead letters")
 
@@ -183,18 +218,19 @@ def _row(one: Mapping[str, Any]) -> list[str]:
     error = " ".join(one["error"].split())
     attempts = f"{one['attempts']}{' parked' if one['parked'] else ''}"
     short = error if len(error) <= LONGEST else f"{error[: LONGEST - 1]}…"
-    return [one["id"], one["topic"], one["key"] or "-", one["type"], attempts, duration(one["age"]), short]
+    owner = [one[name] for name in OWNER if name in one]
+    return [one["id"], *owner, one["topic"], one["key"] or "-", one["type"], attempts, duration(one["age"]), short]
 
 
-def show_groups(groups: Mapping[tuple[str, str, str], int], *, json: bool) -> None:
-    names = ("topic", "type", "error")
+def show_groups(groups: Counted, *, json: bool) -> None:
+    names = (*OWNER, "topic", "type", "error")[-max(map(len, groups), default=3) :]
     if json:
         say(as_json({**dict(zip(names, group, strict=True)), "messages": count}) for group, count in groups.items())
     else:
         say(table([[str(count), *group] for group, count in groups.items()], ("messages", *names)))
 
 
-def confirm(verb: str, groups: Mapping[tuple[str, str, str], int], options: argparse.Namespace) -> bool:
+def confirm(verb: str, groups: Counted, options: argparse.Namespace) -> bool:
     """Print the counts and ask for confirmation; False for a dry run, or if nothing is chosen."""
     total = sum(groups.values())
     if not options.json and total:

@@ -79,13 +79,7 @@ def _add_list(verbs: Any) -> None:
     parser = add_verb(verbs, "list", "list keys", run_list, _LISTED)
     add_store(parser)
     add_filter(parser)
-    add_option(
-        parser,
-        "--state NAME...",
-        "only keys in this state: running, lapsed (the next attempt takes over), unknown (also where an attempt "
-        "died in doubt), completed, failed, released, expired or forgotten; may be repeated",
-        choices=STATES,
-    )
+    add_state(parser)
     add_option(parser, "--hash HEX", "only keys whose hash begins with these digits (as in the log)")
     _add_times(parser)
     add_option(parser, "--newest", "the last written first: reads all keys that the other options select")
@@ -193,6 +187,16 @@ def add_filter(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "--scope TEXT", "the scope; '' is the empty one")
 
 
+def add_state(parser: Any) -> None:
+    add_option(
+        parser,
+        "--state NAME...",
+        "only keys in this state: running, lapsed (the next attempt takes over), unknown (also where an attempt "
+        "died in doubt), completed, failed, released, expired or forgotten; may be repeated",
+        choices=STATES,
+    )
+
+
 def _add_times(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "--since TIME", "only keys last written at this time (UTC) or later")
     add_option(parser, "--until TIME", "only keys last written at this time or before")
@@ -282,14 +286,15 @@ def run_show(options: argparse.Namespace) -> int:
             shown |= {"why": runs.explain(run), "in_doubt": runs.doubt(run)}
             shown["run"] = commands.line("runs show", [("hash", record.key.hex())])
         shown["next"] = runs.actions(run, commands)
+        without_action = runs.without_action(run)
     if options.json:
         print(as_json(shown | ({"differing": list(differing)} if options.payload is not None else {})))
     else:
-        _print(shown)
+        _print(shown, without_action)
     return 1 if differing else 0
 
 
-def _print(shown: dict[str, Any]) -> None:
+def _print(shown: dict[str, Any], without_action: str) -> None:
     steps, stored = shown.pop("next"), shown.pop("result", None)
     outputs = [(name, text) for name in ("stdout", "stderr") if (text := shown.pop(name, ""))]
     say(lines(shown))
@@ -301,7 +306,7 @@ def _print(shown: dict[str, Any]) -> None:
         if body is not None:
             say(body.split("\n"))
     if not steps:
-        print("No command applies to this key, and none is needed.")
+        print(without_action)
     for step in steps:
         say([f"{step['when']}:", f"  {step['command']}"])
 

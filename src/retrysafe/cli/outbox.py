@@ -1,7 +1,7 @@
 """`retrysafe outbox`: its backlog and relays; pause topics, redrive dead letters, sweep kept messages.
 
 Exit code: 0 if the command was carried out; 1 if nothing was changed, or for `status` if a message is due for longer
-than --stalled-after; 2 if the command could not be carried out.
+than --stalled-after or a lane is parked; 2 if the command could not be carried out.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from retrysafe.cli import dead_letters, sweep
 from retrysafe.cli.opening import add_store_verb, store_of
 from retrysafe.cli.options import add_option, add_verbs
 from retrysafe.cli.rendering import as_json, lines, say, table
+from retrysafe.messaging.needs import describe_parked
 from retrysafe.messaging.relay.operator import OutboxOperator, OutboxSweeper, line
 from retrysafe.messaging.relay.procedures import GONE, OutboxStatus
 from retrysafe.protocol.durations import seconds as seconds_of
@@ -64,7 +65,7 @@ def run_status(options: argparse.Namespace) -> int:
         print(as_json(_as_json(found, stalled=stalled)))
     else:
         _say_status(found, stalled=stalled)
-    return 1 if stalled else 0
+    return 1 if stalled or found.parked else 0
 
 
 def _as_json(found: OutboxStatus, *, stalled: bool) -> dict[str, Any]:
@@ -76,6 +77,7 @@ def _as_json(found: OutboxStatus, *, stalled: bool) -> dict[str, Any]:
         "oldest_due": found.oldest_due,
         "stalled": stalled,
         "dead": found.dead,
+        "parked": found.parked,
         "kept": found.kept,
         "paused": found.paused,
         "topics": [one._asdict() for one in found.backlog],
@@ -111,6 +113,8 @@ def _say_status(found: OutboxStatus, *, stalled: bool) -> None:
     for one in found.holders:
         since = "" if one.seconds is None else f", for {duration(one.seconds)}"
         print(f"!! {one.name} keeps the database from cleaning up what has left{since}: end it")
+    if found.parked:
+        print(f"!! {describe_parked(found.parked)}: retrysafe outbox dead list")
     if stalled:
         cause = "the relays are too slow, or the broker refuses" if found.alive else "no relay is running"
         print(f"!! messages are due for {duration(found.oldest_due)}: {cause}")

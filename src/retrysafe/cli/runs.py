@@ -11,12 +11,11 @@ from typing import Any, get_args
 
 from retrysafe.admin import runs, selection
 from retrysafe.admin.operator import Operator
-from retrysafe.cli.keys import add_filter, add_naming, conclude, find_record, read_json, report_unchanged
+from retrysafe.cli.keys import add_filter, add_naming, add_state, conclude, find_record, read_json, report_unchanged
 from retrysafe.cli.opening import AuditLog, add_audit, add_store, commands_of, open_operator
 from retrysafe.cli.options import add_option, add_verb, add_verbs
 from retrysafe.cli.rendering import HEAD, as_json, lines, row, say, table
 from retrysafe.errors import ConfigurationError
-from retrysafe.protocol.records import Filter
 from retrysafe.protocol.steps import At
 
 
@@ -25,7 +24,9 @@ def add_to(verbs: Any) -> None:
     parser = add_verb(below, "list", "list runs", run_list, "List keys that have steps, the latest first.")
     add_store(parser)
     add_filter(parser)
-    add_option(parser, "--stranded", "only those that would go on, and are not asked for any more")
+    chosen = parser.add_mutually_exclusive_group()
+    add_state(chosen)
+    add_option(chosen, "--stranded", "only those that would go on, and are not asked for any more")
     add_option(
         parser,
         "--older-than DURATION",
@@ -85,7 +86,7 @@ def _add_encryption(parser: argparse.ArgumentParser) -> None:
 def run_list(options: argparse.Namespace) -> int:
     if options.limit < 1:
         raise ConfigurationError("--limit is a number of runs, 1 or more.")
-    wanted = runs.UNASKED if options.stranded else Filter()
+    wanted = runs.UNASKED if options.stranded else selection.parse({"state": options.state or ()})
     if options.older_than is not None:
         wanted = wanted._replace(older_than=selection.parse({"older-than": [options.older_than]}).older_than)
     wanted = wanted._replace(boundary=options.boundary, operation=options.operation, scope=options.scope)
@@ -117,7 +118,7 @@ def run_show(options: argparse.Namespace) -> int:
     steps = [(one["at"], one["step"], one["each"], one["text"]) for one in shown["steps"]]
     say(table(steps, ("written", "step", "each", "")))
     if not actions:
-        print("No command applies to this run, and none is needed.")
+        print(runs.without_action(run))
     for one in actions:
         say([f"{one['when']}:", f"  {one['command']}"])
     return 0

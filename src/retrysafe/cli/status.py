@@ -1,7 +1,7 @@
 """`retrysafe status`: a store's guarantees, server settings, schema, and counts of its records.
 
-Exit code: 0 if boundaries accept the store; 1 if they would refuse it, or if a message is due for longer than a minute,
-as with `retrysafe outbox status`; 2 if the store could not be read.
+Exit code: 0 if boundaries accept the store; 1 if they would refuse it, or if a message is due for longer than a minute
+or a lane is parked, as with `retrysafe outbox status`; 2 if the store could not be read.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def run(options: argparse.Namespace) -> int:
     else:
         say(_as_text(status, refused, commands))
         say(f"!! {need.text} {need.command}" for need in needs)
-    return 1 if refused or stalled else 0
+    parked = found.outbox is not None and found.outbox.parked
+    return 1 if refused or stalled or parked else 0
 
 
 _NONE = Messages(None, [])

@@ -239,7 +239,7 @@ class RecordAdmin(admin.ModelAdmin):
     def commands(self, record: Record) -> str:
         """The same verbs on the command line."""
         steps = next_steps(record.as_read(_now()), Commands(MANAGE))
-        return "\n".join(f"{step['when']}: {step['command']}" for step in steps) or "None applies, and none is needed."
+        return "\n".join(f"{step['when']}: {step['command']}" for step in steps) or "None applies."
 
     @_column("process")
     def worker(self, record: Record) -> str:

@@ -1,4 +1,4 @@
-"""The checks of an application: its boundaries, and the routes that it serves."""
+"""The checks of an application: its boundaries, and the routes and tasks that it serves."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from retrysafe.entrypoint import EntryPoint
 from retrysafe.http.policy import ServedRoute
 from retrysafe.protocol.checks import Check, Facts, Severity
 from retrysafe.protocol.records import Wait
+from retrysafe.tasks.served import ServedTask
 
 _WINDOWS = "how-to/windows-and-key-memory.md"
+_TASKS = "how-to/celery.md"
 _PROVIDERS = "how-to/call-an-external-api.md"
 SHORT_LEASE = 5.0
 """Seconds; a pause of a garbage collector or a virtual machine may be as long as a shorter lease."""
@@ -160,14 +162,24 @@ def _routes_without_guard(facts: Facts) -> str | None:
     return f"Nothing guards {', '.join(routes)}." if routes else None
 
 
+def _tasks_without_guard(facts: Facts) -> str | None:
+    names = ", ".join(one.name for one in facts["tasks"] if not one.guarded)
+    return f"Nothing guards {names}: each delivery of such a task runs it." if names else None
+
+
+def _tasks_at_risk(facts: Facts) -> str | None:
+    names = ", ".join(one.name for one in facts["tasks"] if one.guarded and one.lost)
+    return f"Acknowledged before they have run, and lost if their worker dies: {names}." if names else None
+
+
 def _late(facts: Facts) -> str | None:
     routes: Mapping[str, tuple[str, ...]] = facts["late"]
     if not routes:
         return None
     told = "; ".join(f"{route}: {', '.join(names)}" for route, names in routes.items())
     return (
-        "Dependencies with yield end after the response of a guarded route has been recorded and sent. If their "
-        f"commit fails then, nothing is stored, and a retry is answered as if it were: {told}."
+        "Dependencies with yield, and hooks of before_send, end after the response of a guarded route was recorded. If "
+        f"their commit fails then, nothing is stored, and a retry is answered as if it were: {told}."
     )
 
 
@@ -179,6 +191,22 @@ APPLICATION_CHECKS = (
         'Guard the application, and say routes={{"POST /…": "off"}} or @policy("off") for a route that needs none',
         "reference/http-integrations.md",
         _routes_without_guard,
+    ),
+    Check(
+        "application-task",
+        "Is every task of a queue guarded?",
+        Severity.NOTE,
+        "@once(boundary, key='…') next to the function, unless it does no harm to run the task twice",
+        _TASKS,
+        _tasks_without_guard,
+    ),
+    Check(
+        "application-lost-task",
+        "Does a guarded task come again if its worker dies?",
+        Severity.WARNING,
+        "@app.task(acks_late=True, reject_on_worker_lost=True)",
+        _TASKS,
+        _tasks_at_risk,
     ),
     Check(
         "application-late-dependency",
@@ -217,13 +245,18 @@ def examine_boundary(entry: EntryPoint, retried_for: float | None, request_timeo
 
 
 def examine_application(
-    title: str, routes: Iterable[ServedRoute], boundaries: Iterable[object], drift: tuple[str, ...]
+    title: str,
+    routes: Iterable[ServedRoute],
+    tasks: Iterable[ServedTask],
+    boundaries: Iterable[object],
+    drift: tuple[str, ...],
 ) -> list[Diagnosis]:
     """Diagnose an application as a whole."""
     routes = list(routes)
     facts = {
         "unguarded": [one.route for one in routes if one.policy == "unguarded"],
         "late": {one.route: one.late for one in routes if one.policy == "guarded" and one.late},
+        "tasks": list(tasks),
         "boundaries": list(boundaries),
         "drift": drift,
     }

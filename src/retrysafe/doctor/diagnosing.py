@@ -23,6 +23,7 @@ from retrysafe.messaging.inbox.inbox import living as inboxes
 from retrysafe.protocol import durations
 from retrysafe.protocol.checks import Severity
 from retrysafe.protocol.records import Duration
+from retrysafe.tasks.served import find_tasks
 
 WITHIN = 5.0
 """Seconds that each store and broker has to answer all checks."""
@@ -53,7 +54,8 @@ def diagnose(
         topics: the queues, topics or streams that are looked at there.
         consumed_by: the names of the boundaries whose inboxes consume a topic; a topic that is not in it is compared
             with every inbox of the application.
-        app: an application of Starlette, FastAPI or Flask, or any other object, whose module has built its boundaries.
+        app: an application of Starlette, FastAPI, Flask or Celery, or any other object, whose module has built its
+            boundaries.
             The boundaries of this process and their stores are examined with it, and the windows of its inboxes are
             compared with how long the brokers keep messages of the topics.
         app_name: what it is called in findings.
@@ -67,6 +69,7 @@ def diagnose(
     fails is a finding.
     """
     seconds = durations.seconds(within, "within")
+    tasks = find_tasks(app)  # before the boundaries are looked for, which the modules of tasks build
     entries = living_entries() if app is not None else []
     named = tuple(topics)
     windows = _windows() if app is not None else {}
@@ -78,7 +81,7 @@ def diagnose(
     if app is not None:
         longest, timeout = _seconds(retried_for, "retried_for"), _seconds(request_timeout, "request_timeout")
         routes = served.find_routes(app)
-        found += application.examine_application(app_name, routes, entries, tuple(drift))
+        found += application.examine_application(app_name, routes, tasks, entries, tuple(drift))
         for entry in entries:
             found += application.examine_boundary(entry, longest, timeout)
     found.sort(key=lambda one: (_ORDER.index(one.severity), one.id, one.subject))

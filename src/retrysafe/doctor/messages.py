@@ -30,7 +30,9 @@ def _dead(facts: Facts) -> str | None:
     found: Messages | None = facts.get("messages")
     if found is None:
         return None
-    told = [f"{found.outbox.dead:,} of the outbox"] if found.outbox is not None and found.outbox.dead else []
+    outbox = found.outbox
+    told = [f"{outbox.dead:,} of the outbox"] if outbox is not None and outbox.dead else []
+    told += [f"{outbox.parked:,} at the head of a parked lane"] if outbox is not None and outbox.parked else []
     told += [f"{one.dead:,} of consumer {one.consumer}" for one in found.inboxes]
     return f"Dead letters: {', '.join(told)}." if told else None
 

@@ -40,8 +40,9 @@ CHECKS = (
         "runs-stranded",
         "Is work in steps asked for again until it ends?",
         Severity.WARNING,
-        "{program} runs list --stranded --store {store}; have its caller, broker or scheduler retry it, or give it up:"
-        "  {program} runs cancel --hash … --store {store}",
+        "{program} runs list --stranded --store {store}; have its caller, broker or scheduler ask again with its key, "
+        "which no command does; to let that attempt undo it, give it up before:  "
+        "{program} runs cancel --hash … --store {store}",
         "how-to/operate-runs.md",
         _tell_stranded,
     ),
