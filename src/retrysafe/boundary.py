@@ -34,7 +34,7 @@ from retrysafe.errors import ConfigurationError, ResultNotEncodable
 from retrysafe.protocol import keys
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.fingerprint import UNCHECKED
-from retrysafe.protocol.procedures import settle_doubt
+from retrysafe.protocol.procedures import read, settle_doubt
 from retrysafe.protocol.records import (
     Clocks,
     Concurrency,
@@ -493,7 +493,8 @@ class Boundary(Generic[Tx]):
         or without the route behind it, whose ``result`` is a response, also when they failed:
         `retrysafe.http.respond`. ``result_type`` is the one of the claim; a guarded function's is known. ``reason``
         says to operators how you know. Returns False when the key is not unknown (any more); raises
-        `ConfigurationError` for a result that retries could not be given.
+        `ConfigurationError` for a result that retries could not be given, and for a run whose steps would never be
+        undone then.
         """
         program = self._resolving(key, outcome, result, operation, scope, result_type, reason)
         return run(program, self._settings.backend.client())
@@ -537,6 +538,11 @@ class Boundary(Generic[Tx]):
         stored = add_note(stored, "Boundary.resolve()", reason)
 
         def settle() -> Program[bool]:
+            seen = yield from read(settings.backend.store, found)
+            if seen is not None:
+                obstacle_to = import_module("retrysafe.backends.steps").obstacle_to
+                if told := (yield from obstacle_to(outcome, settings.backend, seen)):
+                    raise ConfigurationError(told)
             done, record = yield from settle_doubt(settings.backend.store, found, event, stored, clocks=settings.clocks)
             if done and record is not None:
                 settings.emit("resolved", space, found, record.attempt, {"outcome": outcome})

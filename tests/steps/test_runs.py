@@ -15,7 +15,6 @@ from retrysafe import (
     Boundary,
     Claim,
     ConfigurationError,
-    KeyReused,
     Keyring,
     LeaseLost,
     OutcomeUnknown,
@@ -27,6 +26,7 @@ from retrysafe import (
 )
 from retrysafe.cancellation import run_to_completion
 from retrysafe.claims import step_programs
+from tests.proving.effort import effort
 from tests.steps.conftest import Make
 from tests.steps.kills import Killed, Killer, World, elsewhere, key, pairs, settle, stall
 
@@ -34,7 +34,7 @@ from tests.steps.kills import Killed, Killer, World, elsewhere, key, pairs, sett
 def test_a_checkout_killed_at_every_pair_of_boundaries_does_each_step_once(make: Make) -> None:
     boundary = make(effects="keyed", lease="30s")
     on_server = boundary.entrypoint.backend.kind in ("postgresql", "mysql", "dynamodb")
-    for plan in list(pairs(9))[:: 4 if on_server else 1]:
+    for plan in list(pairs(9))[:: effort(4, 1) if on_server else 1]:
         world, order = World(), key()
 
         def checkout(kill: Killer, world: World = world, order: str = order) -> Any:
@@ -95,6 +95,10 @@ async def test_steps_of_async_code_run_beside_each_other_and_are_replayed(on_sql
         await attempt(order, fails=True)
     assert await attempt(order, fails=False) == ["A", "B", "C"]
     assert sorted(calls) == ["a", "b", "c"]
+    with pytest.raises(ConfigurationError, match="nothing of it was run: step 'b'"):
+        async with boundary.claim(key()) as claim:
+            await claim.step("a", call, "a")
+            claim.step("b", call, "b").close()  # without await
     await boundary.aclose()
 
 
@@ -158,6 +162,12 @@ def test_code_that_changed_is_told_before_it_runs(on_sqlite: Make) -> None:
         (both("check", "pay", new=True), ["check", "pay"], ["pay", "check"]),
         (both("charge", "ship"), "'charge'.*'pay'", ["pay"]),
         (both("check", "pay"), "'check'.*'pay'", ["pay"]),
+        (both("pay", "ship", each=1), r"'pay' \(1\) was asked for as 'pay',.*leave out each=", ["pay"]),
+        (both("pay", "ship", each=1, new=True), ["pay", "ship"], ["pay", "pay", "ship"]),
+    ]
+    each: list[tuple[Callable[[Claim], Any], Any, list[str]]] = [
+        (both("pay", "ship"), r"'pay' was asked for as 'pay' \(1\),.*give each=", ["pay"]),
+        (both("pay", "ship", each=1), ["pay", "ship"], ["pay", "ship"]),
     ]
 
     def asleep(claim: Claim) -> None:
@@ -170,7 +180,11 @@ def test_code_that_changed_is_told_before_it_runs(on_sqlite: Make) -> None:
         (both("check", "pay", was="nap"), "'nap' was a sleep.*new=True", []),
         (both("nap", "pay"), "'nap' was a sleep.*new=True", []),
     ]
-    for first, changed, expected, done in (*((one_step, *one) for one in cases), *((asleep, *one) for one in slept)):
+    for first, changed, expected, done in (
+        *((one_step, *one) for one in cases),
+        *((asleep, *one) for one in slept),
+        *((lambda claim: step(claim, "pay", each=1), *one) for one in each),
+    ):
         ran.clear()
         _, found = _attempts(boundary, first, changed)
         if isinstance(found, Exception):
@@ -193,8 +207,8 @@ def test_a_row_serves_its_own_input_and_place_alone(on_sqlite: Make, tmp_path: P
     other = lambda claim: claim.step("charge", charge, 6, "EUR")  # noqa: E731
     assert _attempts(boundary, same, same) == [5, 5]
     found = _attempts(boundary, same, other)[1]
-    assert isinstance(found, KeyReused)
-    assert found.differing == ("amount",)
+    assert isinstance(found, ConfigurationError)
+    assert "which differ in: amount. Nothing of it was run" in found.detail
 
     sealing = on_sqlite(name="sealing", effects="keyed", encryption=Keyring({"k": bytes(32)}))
 
@@ -283,10 +297,13 @@ def test_a_step_that_cannot_be_one_is_refused_when_it_is_asked_for(on_sqlite: Ma
         (own, lambda claim: claim.step("a", str), "one step already"),
         (keyed, inside, "inside step 'outer'"),
         (keyed, twice, "asked for twice"),
-        (keyed, lambda claim: claim.step("", str), "name what it does"),
+        (keyed, lambda claim: claim.step("", str), r"step\(''\): give it a name, as in step\("),
+        (keyed, lambda claim: claim.wait_for(""), r"wait_for\(''\): give it a name, as in wait_for\("),
+        (keyed, lambda claim: claim.sleep("", "1s"), r"sleep\(''\): give it a name, as in sleep\("),
         (keyed, lambda claim: claim.step("a", str, effects="transactional"), "'keyed' or 'external'"),
         (keyed, lambda claim: claim.step("a", str, object()), "plain values"),
         (keyed, lambda claim: claim.step("a", lambda: later()), "returned an awaitable"),
+        (keyed, lambda claim: claim.step("a", later).close(), "nothing of it was run: step 'a'"),  # in sync code
         (keyed, lambda claim: claim.step("a", str, tx="postgresql://x"), "tx= is a URL"),
         (keyed, lambda claim: claim.step("a", str, tries=3), "step\\(\\) takes"),
         (keyed, lambda claim: claim.sleep("long", "48h"), "window="),

@@ -13,6 +13,7 @@ import pytest
 
 from retrysafe import Boundary, Claim, LeaseLost, OutcomeUnknown, StoredFailure
 from retrysafe.protocol.outcomes import Answered
+from tests.proving.effort import effort
 from tests.steps.conftest import Make
 from tests.steps.kills import Killed, Killer, World, elsewhere, key, pairs, settle, stalled
 from tests.tables import each_row
@@ -56,7 +57,7 @@ def test_a_saga_killed_at_every_pair_of_boundaries_ends_booked_or_undone(make: M
     boundary = make(effects="keyed", permanent=ValueError)
     on_server = boundary.entrypoint.backend.kind in ("postgresql", "mysql", "dynamodb")
     for fails in (False, True):
-        for plan in list(pairs(13))[:: 6 if on_server else 1]:
+        for plan in list(pairs(13))[:: effort(6, 1) if on_server else 1]:
             world, trip = World(), key()
             ended = settle(_trip(boundary, world, trip, fails=fails), plan)
             done = {name for name in world.names() if not name.startswith("undo")}

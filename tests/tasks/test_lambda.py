@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import SimpleQueue
@@ -165,12 +166,13 @@ def test_a_request_has_the_contract_of_http(shop: Boundary, form: Callable[..., 
             "isBase64Encoded": True,
         },
         "/cookie": {"statusCode": 200, "cookies": ["seen=1"], "body": ""},
-        "/plain": {"order": 7},
+        "/plain": {"order": Decimal("7.5")},
+        "/named": {"statusCode": 200, "headers": {"x-name": "日本"}, "body": ""},
         "/gone": {"statusCode": 404, "body": "none"},
         "/busy": {"statusCode": 503, "body": ""},
     }
 
-    @api_gateway.idempotent(shop, principal=lambda event: event["requestContext"]["user"], required=True)
+    @api_gateway.idempotent(shop, principal=lambda event: event["requestContext"]["user"])
     def handle(event: dict[str, Any], context: Any) -> Any:
         ran.append(event.get("rawPath") or event["path"])
         return answers[ran[-1]]
@@ -186,13 +188,14 @@ def test_a_request_has_the_contract_of_http(shop: Boundary, form: Callable[..., 
     assert call("/paid", "k", user="bob")[2].get("idempotent-replayed") is None, "another user's answer"
     assert (call("/paid", "k", body="other")[0], call("/gone", "k")[0], call("/paid", "")[0]) == (422, 422, 400)
     assert ran == ["/paid", "/paid"]
-    for path, runs in (("/many", 1), ("/cookie", 1), ("/gone", 1), ("/busy", 2)):
+    for path, runs in (("/many", 1), ("/cookie", 1), ("/named", 1), ("/gone", 1), ("/busy", 2)):
         ran.clear()
         assert call(path, path)[:2] == call(path, path)[:2]
         assert len(ran) == runs
     assert call("/many", "/many")[2]["link"] == "a, b"
-    assert handle(form("/plain", "ann", f"{form.__name__}-p", ""), Context()) == {"order": 7}
-    assert call("/plain", "p")[:2] == (200, '{"order": 7}')
+    assert call("/named", "/named")[2]["x-name"] == "日本"
+    assert handle(form("/plain", "ann", f"{form.__name__}-p", ""), Context()) == {"order": 7.5}
+    assert call("/plain", "p")[:2] == (200, '{"order": 7.5}')
     assert handle(form("/paid", "ann", "late", ""), Context(0))["statusCode"] == 409
 
 

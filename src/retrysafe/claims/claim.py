@@ -312,8 +312,9 @@ class Claim(Generic[Result, Tx]):
             begun and has no result is done again, under the same ``key_for``, before it is undone.
         was: the name that the step had when runs that are under way began. new: it had none then.
 
-        Raises `KeyReused` if a finished step is asked for with other arguments, `OutcomeUnknown` if it may have
-        happened, `LeaseLost` if the key was taken over, and `RetryTransaction` if another attempt has committed it.
+        Raises `ConfigurationError` if a finished step is asked for with other arguments, `OutcomeUnknown` if it
+        may have happened, `LeaseLost` if the key was taken over, and `RetryTransaction` if another attempt has
+        committed it.
         """
         return self._steps().step(name, function, args, **options)
 

@@ -572,12 +572,14 @@ def unstorable(annotation: Any, seen: frozenset[Any] = frozenset()) -> str | Non
         kind = typing.get_origin(choice) or choice
         if not isinstance(kind, type) or kind in seen or _TAGGED[kind] is not None:
             continue
-        if kind in _EXACT or _is_dataclass(kind):
-            inner = _hints_known(kind) if _is_dataclass(kind) else typing.get_args(choice)
+        has_fields, is_plain = _is_dataclass(kind) or typing.is_typeddict(kind), _may_be_plain(kind)
+        if has_fields or is_plain:
+            is_protocol = getattr(kind, "_is_protocol", False)
+            inner = _hints_known(kind) if has_fields else () if is_protocol else typing.get_args(choice)
             found = (unstorable(one, seen | {kind}) for one in inner)
             if (name := next(filter(None, found), None)) is not None:
                 return name
-        elif not (issubclass(kind, Enum) or hasattr(kind, "__pydantic_fields__") or _may_be_plain(kind)):
+        elif not (issubclass(kind, Enum) or hasattr(kind, "__pydantic_fields__")):
             return kind.__qualname__
     return None
 
@@ -591,7 +593,7 @@ def _hints_known(kind: Any) -> tuple[Any, ...]:
 
 def _may_be_plain(kind: Any) -> bool:
     """Tell whether a plain value can be one of these; so can be what cannot tell."""
-    if kind is Any or typing.is_typeddict(kind) or getattr(kind, "_is_protocol", False):
+    if kind is Any or kind in _EXACT or getattr(kind, "_is_protocol", False):
         return True
     try:
         return any(issubclass(plain, kind) for plain in _EXACT)

@@ -286,7 +286,7 @@ EVENTS: dict[str, EventSpec] = {
     ),
     "relays_differ": EventSpec(
         ERROR,
-        "another relay of this database publishes to another kind of broker, and one of them takes all messages",
+        "another relay of this database publishes to another broker, and one of them takes all messages",
         ("relay", "publishes_to"),
     ),
     "cleanup_held": EventSpec(

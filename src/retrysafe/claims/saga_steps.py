@@ -121,7 +121,7 @@ def _signalling(
     if record is None:
         return False
     results = StepResults(settings, Work(found, record.created, settings.clocks.memory, None), tenant, operation)
-    at = At(f"{SIGNAL}{at_of(name).name}")
+    at = At(SIGNAL + at_of(name, call="signal(…, 'paid')").name)
     row = StepRow(at, StepState.DONE, NO_PLACE, result=results.encode(at, value))
     if (yield from ask(results.store.signal(results.work, row), again=True)):
         return True

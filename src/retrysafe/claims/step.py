@@ -12,7 +12,7 @@ from retrysafe.backends.joining import join
 from retrysafe.claims.context import ClaimContext
 from retrysafe.claims.outcome import is_permanent
 from retrysafe.claims.step_programs import Retreat, aperform, call, client_of, drive, refuse_awaitable
-from retrysafe.errors import ConfigurationError, KeyReused, LeaseLost
+from retrysafe.errors import ConfigurationError, LeaseLost
 from retrysafe.protocol import fingerprint, keys
 from retrysafe.protocol.fingerprint import UNCHECKED, Fingerprint
 from retrysafe.protocol.records import Effects, StoredResult
@@ -125,10 +125,8 @@ class Step:
 
     def __enter__(self) -> Step:
         self._client = client_of(self._backend, self._joining)
-        if self._joining is not None:
-            drive(self._refuse_other_schema(), self._client)
         if not self._enter_without_store():
-            drive(self._entering(), self._client)
+            drive(self._reading(), self._client)
         self._context = ClaimContext(self, self._transaction)
         return self
 
@@ -150,14 +148,15 @@ class Step:
             await aperform(self._backend, self._leaving(error), self._joining)
 
     def _beginning(self) -> Program[None]:
-        yield from self._refuse_other_schema()
-        yield from self._entering()
+        if not self._enter_without_store():
+            yield from self._reading()
 
-    def _refuse_other_schema(self) -> Program[None]:
-        """Refuse a transaction under the schema of a tenant, whose step would be taken for another's."""
+    def _reading(self) -> Program[None]:
+        """Enter; refuse a transaction under the schema of a tenant, whose step would be taken for another's."""
         store: Any = self._backend.store
         if self._joining is not None and not self._results.scope and hasattr(store, "refuse_other_schema"):
             yield from ask(store.refuse_other_schema())
+        yield from self._entering()
 
     def _enter_without_store(self) -> bool:
         """Enter if the store need not be asked; tell whether that is so."""
@@ -225,6 +224,7 @@ class StepOfClaim(Step):
 
     async def acall(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """`call` for a coroutine function."""
+        self.course.unawaited.pop(self.at, None)
         async with self:
             if not self._replayed:
                 self._result = await function(*args)
@@ -406,9 +406,10 @@ class StepOfClaim(Step):
             return
         counted = secrets.count_as(stored, self._input, key) or self._fingerprint
         differing = fingerprint.differing(stored, counted)
-        raise KeyReused(
-            f"Step {label(self.at)} was done with other arguments, which differ in: {', '.join(differing)}",
-            differing=differing,
+        raise ConfigurationError(
+            f"The code, or what it reads, has changed since this work began: step {label(self.at)} was done with other "
+            f"arguments, which differ in: {', '.join(differing)}. Nothing of it was run. Work under way needs them as "
+            "they were; a retry with the same key then goes on. A new key would do its earlier steps again."
         )
 
     def _row(self, state: StepState, result: StoredResult | None = None) -> StepRow:

@@ -36,6 +36,8 @@ class Course:
         """True if an earlier attempt at the same work may have left rows."""
         self.rows: dict[At, StepRow] = {}
         self.asked: set[At] = set()
+        self.unawaited: dict[At, None] = {}
+        """Steps that were made of coroutine functions, and not begun."""
         self.unsure: set[At] = set()
         """Steps whose row may be in the store or not: of the caller's transaction, or of a request that failed."""
         self.broken: set[At] = set()
@@ -77,8 +79,20 @@ class Course:
                 "the data."
             )
         place = self.places.setdefault(at.name, len(self.places))
-        if not new and self.took_over and all(row.at.name != at.name for row in self.rows.values()):
-            there = next((row for row in self.rows.values() if row.place == place), None)
+        rows = self.rows.values()
+        if (
+            not new
+            and self.took_over
+            and all(row.at.name != at.name or bool(row.at.each) is not bool(at.each) for row in rows)
+        ):
+            if (other := next((row.at for row in rows if row.at.name == at.name), None)) is not None:
+                change = "leave out each=" if at.each else "give each="
+                raise ConfigurationError(
+                    f"The code has changed since this work began: step {label(at)} was asked for as {label(other)}, "
+                    f"and would be done again. Nothing of it was run. Work under way needs it as it was: {change}; if "
+                    "it is another step, give it a name of its own and new=True."
+                )
+            there = next((row for row in rows if row.place == place), None)
             if there is not None and there.at.name not in self.places:
                 del self.places[at.name]
                 old, slept = there.at.name, there.fingerprint == SLEEP

@@ -95,7 +95,10 @@ class ClaimSteps(Course):
         payload = _payload(function, args, int(tx is not None)) if args else None
         step = StepOfClaim(self, at, given, payload, kind.returns)
         given_args = args if tx is None else (tx, *args)
-        return step.acall(function, given_args) if kind.is_coroutine else step.call(function, given_args)
+        if not kind.is_coroutine:
+            return step.call(function, given_args)
+        self.unawaited[at] = None
+        return step.acall(function, given_args)
 
     # ------------------------------------------------------------ the end of the attempt
 
@@ -173,6 +176,11 @@ class ClaimSteps(Course):
         if isinstance(error, Postponed) and declared is not None:
             error = declared  # before it came to the wait
         goes_back = DECISION in self.rows or self._decides(error)
+        if not goes_back and error is None and declared is None and self.unawaited:
+            raise ConfigurationError(
+                f"Not awaited, so that nothing of it was run: step {', '.join(map(label, self.unawaited))}. Write "
+                "'await' before it; in sync code give it a plain function."
+            )
         if not goes_back or isinstance(error, _ENDS_THE_ATTEMPT_ONLY):
             return error
         if error is not None and not isinstance(error, Exception | Retreat):
@@ -263,7 +271,7 @@ class ClaimSteps(Course):
 
     def sleep(self, name: str, duration: Duration) -> Program[Any]:
         """Raise `Postponed` until the time has come."""
-        length, at = micros(duration, "sleep"), at_of(name)
+        length, at = micros(duration, "sleep"), at_of(name, call="sleep('notice', …)")
         if length >= self.settings.clocks.window:
             raise ConfigurationError(
                 f"sleep({name!r}) is as long as window=, after which the key would begin new work: make window= longer."
@@ -285,7 +293,7 @@ class ClaimSteps(Course):
 
     def wait_for(self, name: str, retry_after: Duration) -> Program[Any]:
         """The value of a signal."""
-        pause, at = seconds(retry_after, "retry_after"), At(f"{SIGNAL}{at_of(name).name}")
+        pause, at = seconds(retry_after, "retry_after"), At(SIGNAL + at_of(name, call="wait_for('paid')").name)
         self.refuse_inside(at)
         yield from self.load()
         row = self.rows.get(at)
