@@ -433,6 +433,22 @@ CONSUMERS = {
         ),
         [],
     ),
+    "a row that is looked up first, two calls below": (
+        (
+            f"{MODEL}import dramatiq\n\n@dramatiq.actor\ndef f(key): once(key)\n\n"
+            "def once(key):\n    if M.objects.filter(key=key).exists(): return\n    add(key)\n\n"
+            "def add(key): M.objects.create(key=key)\n"
+        ),
+        [],
+    ),
+    "a call out behind a look-up, two calls below": (
+        (
+            f"{MODEL}import dramatiq, requests\n\n@dramatiq.actor\ndef f(key): once(key)\n\n"
+            "def once(key):\n    if M.objects.filter(banned=key).exists(): return\n    pay(key)\n\n"
+            f"def pay(key):\n    M.objects.create(key=key)\n{OUT}"
+        ),
+        ["RS401"],
+    ),
     "a unique constraint whose error is handled": (
         (
             f"{MODEL}import dramatiq\nfrom django.db import IntegrityError\n\n@dramatiq.actor\ndef f(key):\n    try:\n"
@@ -650,6 +666,32 @@ PARTS: dict[str, tuple[str, list[str]]] = {
     "in a step": (f"@b.once(key='k')\ndef f(k):\n    with current().step('x'):\n    {_POST}{_POST}", []),
     "no guard": (f"def f(k):\n{_POST}{_POST}", []),
     "in a helper": (f"def g():\n{_POST}\n@b.once(key='k')\ndef f(k):\n    g()\n    g()\n", ["RS701"]),
+    "in a handler of an inbox": (
+        f"from retrysafe.messaging import Inbox\n@Inbox(b).handler('c')\ndef f(m):\n{_POST}{_POST}",
+        ["RS701"],
+    ),
+    "in a route": (
+        (
+            "from fastapi import APIRouter\nfrom retrysafe.http.fastapi import Idempotency\n"
+            "r = APIRouter(route_class=Idempotency(b, principal='shared').route_class)\n"
+            f"@r.post('/x')\ndef f(k):\n{_POST}{_POST}"
+        ),
+        ["RS701"],
+    ),
+    "in a route with a decorator": (
+        (
+            "from starlette.requests import Request\nfrom retrysafe.http.starlette import idempotent\n"
+            f"@idempotent(b, principal='shared')\nasync def f(r: Request):\n{_POST}{_POST}"
+        ),
+        ["RS701"],
+    ),
+    "in a route that reads": (
+        (
+            "from fastapi import APIRouter\nfrom retrysafe.http.fastapi import Idempotency\nr = APIRouter("
+            f"route_class=Idempotency(b, principal='shared').route_class)\n@r.get('/x')\ndef f(k):\n{_POST}{_POST}"
+        ),
+        [],
+    ),
     "before the commit": (f"import sqlite3\n@b.once(key='k')\ndef f(k):\n{_POST}{_COMMIT}", []),
     "after the commit": (f"import sqlite3\n@b.once(key='k')\ndef f(k):\n{_COMMIT}{_POST}", ["RS702"]),
 }

@@ -235,6 +235,10 @@ RANDOM = Symbols(
 """Values that differ from one attempt to the next."""
 CLAIMS = Symbols("retrysafe.Boundary().{claim,key_for}")
 ONCE = Symbols("retrysafe.Boundary().once")
+IN_STEPS = Symbols(
+    "retrysafe.Boundary().once", "retrysafe.messaging.Inbox().handler", "retrysafe.http.*.{idempotent,idempotent()}"
+)
+"""Decorators of functions whose parts can be steps."""
 
 # ---------------------------------------------------------------- marks
 

@@ -36,6 +36,9 @@ class EffectKind(Enum):
     INCREMENT = "adds to a stored number"
 
 
+_IN_ROWS = frozenset({EffectKind.CREATE, EffectKind.INCREMENT})
+
+
 class Effect(NamedTuple):
     """One effect. ``what`` is the source text; ``through`` names the functions between, outermost first."""
 
@@ -60,7 +63,7 @@ class Effects:
 
     def __init__(self, project: Project) -> None:
         self.project = project
-        self._own: dict[str, tuple[tuple[Effect, ...], tuple[str, ...]]] = {}
+        self._own: dict[str, tuple[tuple[Effect, ...], tuple[tuple[str, bool], ...]]] = {}
 
     def of_function(self, module: Module, function: Function, depth: int = _DEPTH) -> list[Effect]:
         """The effects of running a function, and of what it calls in the project."""
@@ -84,26 +87,27 @@ class Effects:
             return True
         if kind is EffectKind.CREATE and is_looked_up(self.project, module, node):
             return True
-        return kind in (EffectKind.CREATE, EffectKind.INCREMENT) and (
+        return kind in _IN_ROWS and (
             leaves_its_state(self.project, module, node) or takes_a_mark(self.project, module, node)
         )
 
     def _below(self, symbol: str, depth: int) -> Iterator[Effect]:
-        waiting: list[tuple[str, tuple[str, ...]]] = [(symbol, ())]
-        seen: set[str] = set()
+        waiting: list[tuple[str, bool, tuple[str, ...]]] = [(symbol, False, ())]
+        seen: set[tuple[str, bool]] = set()
         while waiting and len(seen) < _BREADTH:
-            current, through = waiting.pop(0)
-            if ":" not in current or current in seen:
+            current, looked_up, through = waiting.pop(0)
+            if ":" not in current or not seen.isdisjoint({(current, False), (current, looked_up)}):
                 continue
-            seen.add(current)
+            seen.add((current, looked_up))
             effects, calls = self._of_symbol(current)
             path = (*through, f"{current.partition(':')[2]}()")
             for one in effects:
-                yield one._replace(through=path)
+                if not (looked_up and one.kind in _IN_ROWS):
+                    yield one._replace(through=path)
             if len(path) < depth:
-                waiting += [(call, path) for call in calls]
+                waiting += [(call, looked_up or known_row, path) for call, known_row in calls]
 
-    def _of_symbol(self, symbol: str) -> tuple[tuple[Effect, ...], tuple[str, ...]]:
+    def _of_symbol(self, symbol: str) -> tuple[tuple[Effect, ...], tuple[tuple[str, bool], ...]]:
         if symbol not in self._own:
             self._own[symbol] = ((), ())
             found = self.project.function(symbol)
@@ -114,13 +118,16 @@ class Effects:
                 self._own[symbol] = (effects, tuple(dict.fromkeys(self._calls(module, nodes))))
         return self._own[symbol]
 
-    def _calls(self, module: Module, nodes: list[ast.AST]) -> Iterator[str]:
-        """Functions of the project that are called, unless a second run is recognised around the call."""
+    def _calls(self, module: Module, nodes: list[ast.AST]) -> Iterator[tuple[str, bool]]:
+        """Functions of the project that are called, unless a second run is recognised around the call.
+
+        Each with whether a look-up recognises its rows only: what it calls and sends happens again.
+        """
         for node in nodes:
             if isinstance(node, ast.Call):
                 symbol = self.project.resolve(module, node.func)
-                if ":" in symbol and not self._is_known(module, node, EffectKind.CREATE):
-                    yield symbol
+                if ":" in symbol and not self._is_known(module, node, EffectKind.CALL):
+                    yield symbol, self._is_known(module, node, EffectKind.CREATE)
 
     # ------------------------------------------------------------ one node
 

@@ -146,6 +146,11 @@ class EntryPoints:
             return Callee(function, framework, methods)
         return None
 
+    def is_guarded_route(self, module: Module, function: Function) -> bool:
+        """Tell whether a decorator makes a function a handler of a router that is guarded."""
+        found = (self._handler_by_decorator(module, function, one) for one in function.decorator_list)
+        return any(one is not None and one.framework == "guarded" for one in found)
+
     def _router_is_guarded(self, module: Module, function: ast.expr) -> bool:
         if not isinstance(function, ast.Attribute):
             return False

@@ -82,7 +82,8 @@ def check(view: View) -> Iterator[Finding]:
     """RS701 and RS702."""
     for _, function in view.module.functions():
         called = (one.func for one in function.decorator_list if isinstance(one, ast.Call))
-        if any(view.project.resolve(view.module, one) in known.ONCE for one in called):
+        guards = any(view.project.resolve(view.module, one) in known.IN_STEPS for one in called)
+        if guards or view.entry_points.is_guarded_route(view.module, function):
             calls = [one for one in view.effects.of_function(view.module, function) if one.kind in _OUT]
             yield from _check(view, function, sorted(calls, key=_line))
 
