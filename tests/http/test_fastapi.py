@@ -666,8 +666,8 @@ AGAIN = text("DO $$ BEGIN RAISE EXCEPTION 'again' USING ERRCODE = '40P01'; END $
 
 @pytest.mark.fault(24)
 @pytest.mark.parametrize("database", ["postgresql+psycopg", "postgresql+asyncpg"], indirect=True)
-@pytest.mark.parametrize("answered", ["handler", "raised", "raised from none"])
-async def test_a_deadlock_that_the_application_answers_by_a_4xx_runs_the_request_again(
+@pytest.mark.parametrize("answered", ["handler", "raised", "raised from none", "another error"])
+async def test_a_deadlock_behind_another_answer_or_error_runs_the_request_again(
     database: Database, answered: str
 ) -> None:
     runs: list[Any] = []
@@ -680,6 +680,8 @@ async def test_a_deadlock_that_the_application_answers_by_a_4xx_runs_the_request
         except DBAPIError as error:
             if answered == "handler":
                 raise
+            if answered == "another error":
+                raise ValueError from error
             raise HTTPException(409) from (error if answered == "raised" else None)
 
     if database.asynchronous:

@@ -95,6 +95,20 @@ async def test_r2_the_whole_application(place: Place, path: str) -> None:
     assert await bodies(app, path) == [b"1", b"1"]
 
 
+@each_row("path, led_to", [("/orders/", "/orders"), ("/sub/items", "/sub/items/")])
+async def test_r31_a_retry_begins_again_before_the_redirect_of_a_slash(path: str, led_to: str, place: Place) -> None:
+    """The router leads both on; the guard has no part in it."""
+    runs = Runs()
+    mounted = Mount("/sub", routes=[Route("/items/", runs.plain, methods=["POST"])])
+    app = Starlette(routes=[Route("/orders", runs.plain, methods=["POST"]), mounted])
+    app.add_middleware(IdempotencyMiddleware, boundary=place.boundary(), principal="shared")
+    for _ in range(2):
+        redirected = await post(app, f"k{path}", path=path)
+        assert (redirected.status, str(redirected.header("location")).endswith(led_to)) == (307, True)
+        assert (await post(app, f"k{path}", path=led_to)).body == b"1"
+    assert (await post(app, f"k{path}", path="/none/")).status == 422, "a path of no route is guarded"
+
+
 async def test_a_routes_policy_wins_over_the_middleware(place: Place) -> None:
     app = Starlette(
         routes=routes_of(Runs()),

@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
 from typing import Any, Unpack
 from urllib.parse import urlencode
 
@@ -20,8 +21,8 @@ from retrysafe.errors import ConfigurationError, InProgress
 from retrysafe.http.bodies import Body
 from retrysafe.http.exchange import SYNC_PORT, UnaryExchange
 from retrysafe.http.guard import Guard
-from retrysafe.http.messages import Request, Response, latin
-from retrysafe.http.policy import Options
+from retrysafe.http.messages import Headers, Request, Response
+from retrysafe.http.policy import UNSAFE, Options
 from retrysafe.http.principals import UNSAID, Principal, find
 from retrysafe.http.problems import Refusal
 from retrysafe.http.without_loop import run_without_loop
@@ -41,13 +42,15 @@ def idempotent(
         boundary: the boundary that does each request once.
         principal: a function of the event that returns whose request it is, such as the subject of the authorizer's
             token; or "shared", if all clients are one.
-        options: see `Options`.
+        options: see `Options`; ``required`` is True, and ``methods`` are POST, PUT, PATCH and DELETE, unless you say
+            otherwise.
 
     A retry gets the stored answer, in the form of the event (payload format 1.0, 2.0, or of a load balancer).
     Raises `ConfigurationError` for wrong options and coroutine functions, and in the handler for an event that is no
     request.
     """
-    guard = _LambdaGuard(boundary, options, principal)
+    merged: Options = {"required": True, "methods": UNSAFE, **options}
+    guard = _LambdaGuard(boundary, merged, principal)
 
     def decorate(function: Function) -> Function:
         if is_coroutine_function(function):
@@ -114,7 +117,7 @@ def _request_of(event: Event) -> Request:
     several: Mapping[str, list[str]] | None = event.get("multiValueHeaders")
     if several is None:
         several = {name: [value] for name, value in (event.get("headers") or {}).items()}
-    headers = latin((name, value) for name, values in several.items() for value in values)
+    headers = _fields((name, value) for name, values in several.items() for value in values)
     if "http" in context:
         method, path, query = context["http"]["method"], event["rawPath"], event.get("rawQueryString", "")
         route = event.get("routeKey", "").partition(" ")[2]
@@ -137,21 +140,33 @@ def _body_of(event: Event) -> bytes:
 def _response_of(returned: Any) -> Response:
     """The response that API Gateway makes of what a function returns; without a status it is JSON, and 200."""
     if not isinstance(returned, Mapping) or "statusCode" not in returned:
-        text = returned if isinstance(returned, str) else json.dumps(returned)
+        text = returned if isinstance(returned, str) else json.dumps(returned, default=_number)
         return Response(200, ((b"content-type", b"application/json"),), text.encode())
     headers = [(name, str(value)) for name, value in (returned.get("headers") or {}).items()]
     headers += [
         (name, str(one)) for name, values in (returned.get("multiValueHeaders") or {}).items() for one in values
     ]
     headers += [("set-cookie", cookie) for cookie in returned.get("cookies") or ()]
-    return Response(int(returned["statusCode"]), latin(headers), _body_of(returned))
+    return Response(int(returned["statusCode"]), _fields(headers), _body_of(returned))
+
+
+def _fields(headers: Iterable[tuple[str, str]]) -> Headers:
+    """Field lines of JSON, whose text may have any character."""
+    return tuple((name.lower().encode(), value.encode()) for name, value in headers)
+
+
+def _number(value: object) -> float:
+    """A number of DynamoDB, as Lambda's own runtime writes it into JSON."""
+    if isinstance(value, Decimal):
+        return float(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def _answer(event: Event, response: Response) -> dict[str, Any]:
     """A response as the function returns it, in the form that the sender of the event reads."""
     lines: dict[str, list[str]] = {}
     for name, value in response.headers:
-        lines.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
+        lines.setdefault(name.decode(), []).append(value.decode())
     body = response.body or b""
     try:
         answer: dict[str, Any] = {"statusCode": response.status, "body": body.decode()}

@@ -310,8 +310,9 @@ class Exchange:
             if every(error, (Exception, AnswerInstead)):
                 return
         elif self.claim is not None and not self.settled:
+            behind = self.guard.find_restart(500, error) if isinstance(error, Exception) else None
             try:
-                await self.end(error)
+                await self.end(behind or error)
             except AnswerInstead:
                 return
             if isinstance(error, RetryTransaction):  # of a boundary further in

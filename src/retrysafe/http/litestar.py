@@ -180,13 +180,15 @@ class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
 
 def find_routes(app: Any) -> Iterator[ServedRoute]:
     """The routes for POST and PATCH of an application."""
+    names = [getattr(hook, "__qualname__", type(hook).__qualname__) for hook in app.before_send]
+    late = tuple(name for name in names if "commit" in name)
     for route in app.routes:
         handlers: list[Any] = getattr(route, "route_handlers", [])
         for handler in handlers:
             guarded = any(_guards(middleware) for middleware in handler.resolve_middleware())
             found: Policed = "off" if _is_off(handler.opt.get(OPT)) else "guarded" if guarded else "unguarded"
             for method in sorted(GUARDED_BY_DEFAULT & handler.http_methods):
-                yield ServedRoute(f"{method} {route.path}", found, handler.fn)
+                yield ServedRoute(f"{method} {route.path}", found, handler.fn, late)
 
 
 def _guards(middleware: Any) -> bool:

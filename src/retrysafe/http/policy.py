@@ -36,7 +36,10 @@ class ServedRoute(NamedTuple):
     policy: Policed
     handler: object
     late: tuple[str, ...] = ()
-    """Names of generators among its dependencies that end after its response has left, such as a session's commit."""
+    """Names of generators among its dependencies that end after its response has left, such as a session's commit.
+
+    In Litestar those of ``before_send`` hooks that commit, which run when the response is recorded.
+    """
 
 
 PASSING = frozenset({401, 403, 408, 421, 425, 429})

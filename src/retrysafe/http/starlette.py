@@ -53,6 +53,9 @@ with NeedsExtra("starlette"):
 
 __all__ = ["IdempotencyMiddleware", "check_preconditions", "idempotent", "policy", "user"]
 
+_OTHER_SLASH = object()
+"""Stands for the route of a request that is led on to the path with a slash more or less."""
+
 
 def user(request: Request) -> str | None:
     """The principal of a request that ``AuthenticationMiddleware`` has let in: ``request.user.identity``."""
@@ -97,7 +100,9 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
             self.guard.warn_of_unmatched(lambda: self._list_served(getattr(router, "routes", ()), ""))
         if method in NEVER_GUARDED:
             return self.guard
-        found = list(self._find_in(router.routes, scope)) if router is not None else [(None, scope.get("endpoint"))]
+        found = list(self._find_in(router, scope)) if router is not None else [(None, scope.get("endpoint"))]
+        if found and found[-1][0] is _OTHER_SLASH:
+            return None
         if any(method in self.own_methods(route, endpoint) for route, endpoint in found):
             leave_to_inner(self.guard, scope, self.whose)
             return None
@@ -117,15 +122,24 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
             inner = getattr(inner, "app", None)
         return inner
 
-    def _find_in(self, routes: Iterable[Any], scope: Scope) -> Iterator[tuple[object, object]]:
-        """The routes on the way from here to the handler of a request, each with its endpoint."""
-        seen = dict(scope)
-        for matcher, route in self.flat(_matching(routes)):
+    def _find_in(self, app: Any, scope: Scope) -> Iterator[tuple[object, object]]:
+        """The routes on the way from a router to the handler of a request, each with its endpoint.
+
+        The last one is `_OTHER_SLASH` if the router only leads the client on to the path with a slash more or less.
+        """
+        routes, seen, partly = _matching(getattr(app, "routes", None) or ()), dict(scope), False
+        for matcher, route in self.flat(routes):
             match, child = matcher.matches(seen)
             if match is Match.FULL:
                 yield route, child.get("endpoint")
-                yield from self._find_in(getattr(route, "routes", None) or (), {**scope, **child})
+                yield from self._find_in(getattr(route, "_base_app", route), {**scope, **child})
                 return
+            partly = partly or match is Match.PARTIAL
+        path: str = scope["path"]
+        if not partly and getattr(getattr(app, "router", app), "redirect_slashes", False):
+            other = {**scope, "path": path.rstrip("/") if path.endswith("/") else f"{path}/"}
+            if any(matcher.matches(other)[0] is not Match.NONE for matcher, _ in self.flat(routes)):
+                yield _OTHER_SLASH, None
 
     def _list_served(self, routes: Iterable[Any], prefix: str) -> Iterator[tuple[Container[str], str]]:
         """Every route's methods and template, with those of mounted applications."""
@@ -238,7 +252,7 @@ def check_preconditions(request: Request, current: Version | None, *, required: 
 
 
 def find_routes(app: Any, kind: type[IdempotencyMiddleware] = IdempotencyMiddleware) -> Iterator[ServedRoute]:
-    """The routes for POST and PATCH of an application."""
+    """The routes for POST and PATCH of an application, and those that are guarded on their own."""
     looking = kind.__new__(kind)  # only looks at routes, and guards none
     whole = any(_guards(added.cls) for added in app.user_middleware)
     return _list_policed(looking, app.routes, "", whole=whole)
@@ -254,7 +268,7 @@ def _list_policed(
         if inner is not None:
             yield from _list_policed(looking, inner, template, whole=whole or bool(guarded))
             continue
-        for method in sorted(method for method in GUARDED_BY_DEFAULT if _serves(matcher, endpoint, method)):
+        for method in sorted(method for method in GUARDED_BY_DEFAULT | guarded if _serves(matcher, endpoint, method)):
             found: Policed = "guarded" if whole or method in guarded else "unguarded"
             policed = own_policy(_handler(endpoint, method), found)
             yield ServedRoute(f"{method} {template}", policed, serving(endpoint, method), looking.late(matcher))

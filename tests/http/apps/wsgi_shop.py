@@ -83,7 +83,7 @@ def shop(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
 def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     global _guarded
     if _guarded is None:
-        boundary = Boundary("shop", store=os.environ["SHOP_STORE"], lease="1s", concurrency=wait("60s"))
+        boundary = Boundary("shop", store=os.environ["SHOP_STORE"], lease="5s", concurrency=wait("60s"))
         _guarded = IdempotencyMiddleware(shop, boundary, principal="shared")
     return _guarded(environ, start_response)
 

@@ -257,7 +257,7 @@ def test_c07_statuses_that_are_retried(make: Make, server: Server, status: int) 
 
 def test_c07_a_conflict_is_retried_only_if_another_attempt_is_running(make: Make, server: Server) -> None:
     for running_, status in (
-        (problem(409, "in-progress"), 201),
+        *((problem(status, "in-progress"), 201) for status in (202, 409, 423, 425, 429)),
         (says(409, headers={"Retry-After": "1"}), 201),
         (says(409), 409),
         (problem(409, "result-unavailable", {"Retry-After": "1"}), 409),

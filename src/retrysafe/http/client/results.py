@@ -134,6 +134,8 @@ def in_doubt(before: bool, result: Result, host: Host | None = None) -> bool:
 
 def is_running(result: Result) -> bool:
     """Tell whether the server says that another attempt is running right now."""
-    if isinstance(result, Failure) or result.status != 409:
+    if isinstance(result, Failure):
         return False
-    return result.code == "in-progress" or (not result.code and "retry-after" in result.headers)
+    if result.code:  # with any of the statuses that a server may choose (concurrent_status=)
+        return result.code == "in-progress"
+    return result.status == 409 and "retry-after" in result.headers
