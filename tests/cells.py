@@ -3,7 +3,7 @@
 A cell is one parametrised case of a test. The executors of a store (drivers, colours, versions of its server) count as
 one value: of them each cell takes one. Of these values each is in a cell that is chosen. The suites of stores, brokers
 and frameworks are marked `every_value` or `every_pair`: there each version of a server counts for itself. Of a test
-that is `slow`, and no suite, one cell is enough; of such tests in a file a third is.
+that is `slow`, and no suite, one cell is enough; of such tests in a file a fifth is.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if (marker := item.get_closest_marker("one_of")) is not None:
             groups.setdefault((marker.args[0], marker.kwargs.get("of", 5)), []).append(item)
         elif item.get_closest_marker("slow") is not None and not _is_suite(item):
-            groups.setdefault((item.nodeid.partition("::")[0], 3), []).append(item)
+            groups.setdefault((item.nodeid.partition("::")[0], 5), []).append(item)
     for (name, share), group in groups.items():
         left |= {*group} - {*effort.chance_of(name).sample(group, max(1, round(len(group) / share)))}
     for item in left:

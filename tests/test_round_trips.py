@@ -125,6 +125,11 @@ def test_psycopg_leased(pool: psycopg_pool.ConnectionPool[Any], key: str) -> Non
     assert verbs() == ["WITH", "UPDATE"]
     assert claim(boundary, key)
     assert verbs() == ["WITH"]
+    with boundary.claim(f"{key} steps") as claimed, psycopg.connect(pool.conninfo) as tx:
+        for name in ("first", "rows"):
+            SENT.clear()
+            claimed.step(name, str, tx=tx)
+    assert verbs() == ["WITH", "UPDATE"], "a step in the caller's transaction is one statement"
     boundary.close()
 
 

@@ -39,9 +39,10 @@ class CommandBus:
         `ConfigurationError` for a second handler of a type, and for what cannot be guarded.
         """
 
+        if not isinstance(kind, type):  # such as a function, without parentheses
+            raise ConfigurationError(f"handles() takes the type of a command, not {kind!r}: @bus.handles(Deposit).")
+
         def decorate(function: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[C, P], R]:
-            if not isinstance(kind, type):
-                raise ConfigurationError(f"handles() takes the type of a command, not {kind!r}: @bus.handles(Deposit).")
             if kind in self._handlers:
                 raise ConfigurationError(
                     f"{kind.__name__} has a handler already, {self._handlers[kind].__qualname__}: a command has one."

@@ -392,7 +392,7 @@ async def _in(threads: PerLoop[ThreadPoolExecutor], function: Callable[[], Any])
 
 
 class Function(NamedTuple):
-    """A function of the user's, and what makes of what was delivered what it takes."""
+    """A function of the user's, with the parser of its argument, if it has one."""
 
     function: Callable[..., Any]
     parse: Callable[[Any], Any] | None

@@ -125,8 +125,9 @@ class KeyExpired(RetrysafeError):
 class OutcomeUnknown(RetrysafeError):
     """The outcome of an earlier attempt with this key is unknown: its effect may or may not have happened.
 
-    It was not run again. Find out where the effect would be visible, then settle the key with
-    ``retrysafe keys resolve`` or ``Boundary.resolve(key, "completed" | "failed" | "released", operation=…)``,
+    It was not run again. Find out where the effect would be visible. If a step is named above, settle that, as
+    ``retrysafe runs show`` says. Otherwise settle the key with ``retrysafe keys resolve`` or
+    ``Boundary.resolve(key, "completed" | "failed" | "released", operation=…)``,
     or give the boundary a ``probe=`` function that checks. A new key could do the work twice.
     """
 

@@ -3,9 +3,9 @@
 A child has one thread of its parent's, and shares the sockets and files. So it makes its own clients, threads and
 locks, and leaves what it has inherited alone: to close a connection would speak in the parent's name.
 
-One hook runs in the child after a fork, and one before it, which closes idle SQLite connections. None of ours makes
-the forking process wait. The price: a child of a process that was using a SQLite file at that moment is refused that
-file (`backends.sql.drivers.sqlite_pool`).
+One hook runs in the child after a fork, and one before it, which closes idle SQLite connections, for which the file's
+log is written back: some milliseconds. None of ours waits for another thread. The price: a child of a process that was
+using a SQLite file at that moment is refused that file (`backends.sql.drivers.sqlite_pool`).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from datetime import datetime
 from decimal import Decimal
 from enum import Enum
 from numbers import Number
-from typing import IO, Annotated, Any, Literal, NamedTuple, NoReturn, Protocol, SupportsInt, TypedDict
+from typing import IO, Annotated, Any, Literal, NamedTuple, NoReturn, NotRequired, Protocol, SupportsInt, TypedDict
 from uuid import UUID
 
 import pytest
@@ -139,14 +139,23 @@ class Priced(Protocol):
     price: int
 
 
+class Listed(TypedDict):
+    order: NotRequired[Plain]
+
+
+class Counted(TypedDict):
+    orders: list[int]
+
+
 UNSTORABLE = [
     Plain, Plain | None, list[Plain], dict[str, Plain], tuple[int, Plain], Annotated[Plain, 1], Line, Money, Point,
     Iterator[int], Generator[int, None, None], AsyncIterator[int], Awaitable[int], Callable[[], int], IO[str],
-    io.TextIOWrapper, type[int], Exception,
+    io.TextIOWrapper, type[int], Exception, Listed, Sequence[Plain], Mapping[str, Line],
 ]  # fmt: skip
 STORABLE = [
     None, Any, object, int, str | None, list[dict[str, Decimal]], Mapping[str, int], Sequence[int], Iterable[int], UUID,
     datetime, Shape, Node, Priced, Number, Literal["a"], Hashable, NoReturn, tuple[int, ...], SupportsInt,
+    Counted, Mapping[str, Counted],
 ]  # fmt: skip
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import subprocess
 import sys
 import threading
@@ -27,7 +29,7 @@ from django.db.backends.signals import connection_created  # noqa: E402
 from django.db.transaction import TransactionManagementError  # noqa: E402
 
 from retrysafe.messaging import Inbox, InboxMessage  # noqa: E402
-from tests.messaging.inboxes import delivery  # noqa: E402
+from tests.messaging.inboxes import delivery, envelope  # noqa: E402
 from tests.tables import each_row  # noqa: E402
 
 Make = Callable[..., Boundary]
@@ -406,6 +408,20 @@ def test_hooks_of_a_batch_run_after_its_commit(alias: str, make: Make) -> None:
 
     handle.handle_many([delivery(1), delivery(2)])
     assert seen == [["completed"] * 2] * 2
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_a_message_that_loses_its_connection_spends_its_attempts(alias: str, make: Make) -> None:
+    """As behind a pooler that hangs up: the error has no SQLSTATE, and reads as an outage of the database."""
+
+    @Inbox(make(alias)).handler("stock", max_attempts=2)
+    def handle(message: InboxMessage[Any]) -> None:
+        with connections[alias].cursor() as cursor:
+            with socket.socket(fileno=os.dup(connections[alias].connection.fileno())) as cut:
+                cut.shutdown(socket.SHUT_RDWR)
+            cursor.execute("SELECT 1")
+
+    assert [handle.handle(envelope(1)).became.value for _ in range(2)] == ["failed", "dead"]
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, OperationalError, StoreUnavailable, InProgress])

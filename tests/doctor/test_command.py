@@ -125,11 +125,12 @@ def test_dependencies_of_fastapi_that_end_after_the_response(boundary: Made) -> 
 
     def places(late: None = Depends(audit)) -> None: ...
 
-    def app(*dependencies: Any) -> FastAPI:
+    def app(*dependencies: Any, method: str = "POST") -> FastAPI:
         made = FastAPI()
-        router = APIRouter(route_class=fastapi.Idempotency(boundary(shared=True), principal="shared").route_class)
+        guard = fastapi.Idempotency(boundary(shared=True), principal="shared", methods=[method])
+        router = APIRouter(route_class=guard.route_class)
 
-        @router.post("/orders", dependencies=dependencies)
+        @router.api_route("/orders", methods=[method], dependencies=dependencies)
         def order() -> None: ...
 
         made.include_router(router, prefix="/shop")
@@ -143,6 +144,21 @@ def test_dependencies_of_fastapi_that_end_after_the_response(boundary: Made) -> 
     names = [f"{function.__module__}.{function.__qualname__}" for function in (session, audit)]
     assert late.endswith(f"POST /shop/orders: {names[0]}, {names[1]}.")
     assert told(app(Depends(session, scope="function"), Depends(lambda: None))) == []
+    assert told(app(Depends(session), method="PUT"))
+
+
+def test_late_hooks_of_litestar_that_write(boundary: Made) -> None:
+    async def commit_session(message: object, scope: object) -> None: ...
+
+    async def add_headers(message: object, scope: object) -> None: ...
+
+    @litestar_post("/orders", sync_to_thread=False)
+    def order() -> None: ...
+
+    guard = litestar.IdempotencyPlugin(boundary(), principal="shared")
+    app = Litestar([order], plugins=[guard], before_send=[commit_session, add_headers], logging_config=None)
+    (told,) = [one.evidence for one in diagnose(app=app) if one.id == "application-late-dependency"]
+    assert told.endswith("POST /orders: test_late_hooks_of_litestar_that_write.<locals>.commit_session.")
 
 
 def test_routes_that_nothing_guards_in_litestar(boundary: Made) -> None:

@@ -505,6 +505,39 @@ _WEB = [
     ),
 ]
 
+_STEPS = [
+    Mistake(
+        "a step without `await`",
+        "async def mail(to): ...\n"
+        'with file(effects="keyed").claim("A") as claim: claim.step("mail", mail, "ada").close()',
+        "nothing of it was run: step 'mail'",
+    ),
+    Mistake(
+        "two steps of one name",
+        'with file(effects="keyed").claim("A") as claim:\n    for who in "ab": claim.step("bill", str, who)',
+        "give each of them a name of its own, or each=",
+    ),
+    Mistake(
+        "a step inside a step",
+        'with file(effects="keyed").claim("A") as claim, claim.step("outer"): claim.step("inner", str)',
+        "put them one after the other",
+    ),
+    Mistake(
+        "a step in a transactional claim",
+        'with file(effects="transactional").claim("A") as claim: claim.step("bill", str)',
+        "Steps are for effects='keyed' or 'external'",
+    ),
+    Mistake(
+        "a step beside your own open transaction on its file",
+        'busy = boundary("sqlite:///shop.db?busy=50ms", effects="keyed")\ndb = sqlite3.connect("shop.db")\n'
+        'db.execute("CREATE TABLE orders (id)")\n'
+        'with busy.claim("A") as claim, db:\n'
+        '    db.execute("INSERT INTO orders VALUES (1)")\n    claim.step("bill", str)',
+        "if it is an open one of yours, give it as tx=",
+        "StoreUnavailable",
+    ),
+]
+
 _BELOW = {"fastapi": "starlette", "rest_framework": "django asgiref"}
 """The libraries that are missing with another one, too, where nothing is installed."""
 _LIBRARIES = [
@@ -546,6 +579,7 @@ MISTAKES = {
     "The store": _STORES,
     "The boundary": _BOUNDARIES,
     "Functions and claims": _CLAIMS,
+    "Steps": _STEPS,
     "Messages": _MESSAGES,
     "HTTP and webhooks": _WEB,
     "Libraries": _LIBRARIES,

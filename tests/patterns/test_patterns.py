@@ -182,11 +182,14 @@ def test_bad_input_is_refused(call: Callable[[Any], Any]) -> None:
         assert not connection.in_transaction or connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_an_unknown_column_is_the_databases_error() -> None:
+def test_a_statement_that_sqlite_does_not_take_is_its_own_error() -> None:
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.execute("CREATE TABLE t (a PRIMARY KEY)")
         with pytest.raises(sqlite3.OperationalError, match="no column named b"):
             insert_once(connection, "t", {"a": 1, "b": 1}, key=("a",))
+        connection.execute("CREATE VIEW v AS SELECT a FROM t")
+        with pytest.raises(sqlite3.OperationalError, match="a view"):
+            insert_once(connection, "v", {"a": 1}, key=("a",))
 
 
 @pytest.mark.slow
@@ -209,30 +212,40 @@ async def test_a_row_of_another_unique_key_is_not_written_over(
     await shop.close()
 
 
-def test_tables_of_sqlalchemy_keep_their_types_and_defaults() -> None:
+@pytest.mark.parametrize("name", ["SQLAlchemy Connection, SQLite", "SQLAlchemy Connection, psycopg"])
+async def test_tables_of_sqlalchemy_keep_their_types_and_defaults(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     import sqlalchemy as sa
 
     made = datetime(2026, 11, 28, 12)
     table = sa.Table(
-        "entry",
+        f"entry_{secrets.token_hex(6)}",
         sa.MetaData(),
         sa.Column("id", sa.Integer, primary_key=True),
         sa.Column("transfer", sa.String, unique=True),
         sa.Column("amount", sa.Numeric(10, 2)),
+        sa.Column("rate", sa.Float),
+        sa.Column("tax", sa.Numeric(10, 2, asdecimal=False)),
+        sa.Column("fee", sa.Numeric(10, 2)),
         sa.Column("notes", sa.JSON, default=dict),
         sa.Column("made", sa.DateTime, default=lambda: made),
     )
-    engine = sa.create_engine("sqlite://")
-    with engine.begin() as tx:
+    service, open_ = SHOPS[name]
+    served(request, service)
+    shop = open_(tmp_path)
+    async with shop.transaction() as tx:
         table.create(tx)
-        row = {"transfer": "t", "amount": Decimal("1.50")}
-        made_now, created = insert_once(tx, table, row, key=("transfer",), returning=("id", "made"))
+        row = {"transfer": "t", "amount": Decimal("1.50"), "rate": 1.5, "tax": 2.5, "fee": None}
+        made_now, created = insert_once(tx, table, row, key=("transfer",), returning=("id", "made", "rate", "amount"))
         assert (made_now, created) == ({**row, "id": 1, "made": made}, True)
         met, created = insert_once(tx, table, row, key=("transfer",), returning=("notes",))
         assert (met, created) == ({**row, "notes": {}}, False)
+        assert [type(value) for value in met.values()] == [str, Decimal, float, float, type(None), dict]
         assert update_if(tx, table, {"notes": {"a": 1}}, {"amount": Decimal("1.50"), "made": made})
         assert tx.execute(sa.select(table.c.notes)).scalar() == {"a": 1}
-    engine.dispose()
+        table.drop(tx)
+    await shop.close()
 
 
 async def test_models_of_django_keep_their_types_and_defaults(tmp_path: Path) -> None:

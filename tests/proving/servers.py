@@ -21,8 +21,16 @@ LIBRARIES = (
     "aiobotocore",
     "django",
 )
-SERVICES = {"PostgreSQL": "postgresql", "MariaDB": "mysql", "Redis": "redis"} | {one: one for one in OTHER_VERSIONS}
-"""The servers by the names that a run tells."""
+_MAIN = ("postgresql", "mysql", "redis")
+SERVICES = {
+    "PostgreSQL": "postgresql",
+    "MariaDB": "mysql",
+    "MySQL": "mysql",
+    "Redis": "redis",
+    "Valkey": "redis",
+    **{one: one for one in OTHER_VERSIONS},
+}
+"""The names that a run tells, and the service of each."""
 
 
 def server_versions() -> dict[str, str]:
@@ -31,33 +39,36 @@ def server_versions() -> dict[str, str]:
     for name in LIBRARIES:
         with suppress(PackageNotFoundError):
             found[name] = version(name)
-    for name, service in SERVICES.items():
+    for service in (*_MAIN, *OTHER_VERSIONS):
         kind, url = OTHER_VERSIONS.get(service, service), os.environ.get(variable_of(service))
         if url and kind in _ASKED:
-            found[name] = _ASKED[kind](url)
+            product, number = _ASKED[kind](url)
+            found[product if service in _MAIN else service] = number
     return found
 
 
-def _of_postgresql(url: str) -> str:
+def _of_postgresql(url: str) -> tuple[str, str]:
     import psycopg
 
     with psycopg.connect(url) as connection:
-        return connection.info.parameter_status("server_version") or ""
+        return "PostgreSQL", connection.info.parameter_status("server_version") or ""
 
 
-def _of_mysql(url: str) -> str:
+def _of_mysql(url: str) -> tuple[str, str]:
     from tests.stores.ageing import mysql_connection
 
     with closing(mysql_connection(url)) as connection:
-        return str(connection.get_server_info()).removeprefix("5.5.5-")  # said to old replicas
+        number = str(connection.get_server_info()).removeprefix("5.5.5-")  # said to old replicas
+        return "MariaDB" if "MariaDB" in number else "MySQL", number
 
 
-def _of_redis(url: str) -> str:
+def _of_redis(url: str) -> tuple[str, str]:
     import redis
 
     with closing(redis.Redis.from_url(url)) as client:
         told: Any = client.info("server")
-        return str(told.get("valkey_version", told["redis_version"]))
+        valkey = told.get("valkey_version")
+        return ("Redis", str(told["redis_version"])) if valkey is None else ("Valkey", str(valkey))
 
 
 _ASKED = {"postgresql": _of_postgresql, "mysql": _of_mysql, "redis": _of_redis}

@@ -431,7 +431,9 @@ def test_an_async_engine_has_a_url_of_the_same_store(runs: Runs) -> None:
 
         def test_of_other_stores():
             for url, made in (
-                ("postgresql://u:p@h/d?pool=2", "postgresql+asyncpg://u:p@h/d?pool=2"),
+                ("postgresql://u:p@h/d?pool=2", "postgresql+asyncpg://u:p@h/d"),
+                ("postgresql://h/d?sslmode=require&application_name=t", "postgresql+asyncpg://h/d?ssl=require"),
+                ("postgresql+psycopg://h/d?pool=2&sslmode=require", "postgresql+psycopg://h/d?sslmode=require"),
                 ("postgresql+psycopg://h/d", "postgresql+psycopg://h/d"),
                 ("mysql://h/d", "mysql+asyncmy://h/d"),
                 ("mysql+pymysql://h/d", "mysql+asyncmy://h/d"),

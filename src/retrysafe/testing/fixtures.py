@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qsl, urlencode
 
 import pytest
 
@@ -58,7 +59,11 @@ def async_url(url: str) -> str:
         raise pytest.UsageError(f"retrysafe_async_url: SQLAlchemy has no engine for a store on {kind}.")
     if given not in drivers:
         given = next((driver for driver in drivers if find_spec(driver) is not None), drivers[0])
-    return f"{kind}+{given}:{rest}"
+    place, _, query = rest.partition("?")
+    options = [(name, value) for name, value in parse_qsl(query) if name != "pool"]
+    if given == "asyncpg":  # of libpq's options it has this one, by another name
+        options = [("ssl", value) for name, value in options if name in ("ssl", "sslmode")]
+    return f"{kind}+{given}:{place}{'?' if options else ''}{urlencode(options)}"
 
 
 def _of_this_worker(given: str, config: pytest.Config) -> str:

@@ -72,6 +72,20 @@ def pay(db: Annotated[str, Depends(session)]) -> str:
     return db
 """
 """The usual session of FastAPI: what it commits after its `yield`, it commits after the response."""
+QUEUED = """
+from celery import Celery
+
+from retrysafe import Boundary
+from retrysafe.tasks.celery import once
+
+payments = Boundary("payments", store="sqlite:///shop.db", window="73h", effects="transactional")
+app = Celery("shop")
+
+
+@app.task(acks_late=True, reject_on_worker_lost=True)
+@once(payments, key="order", operation="charge")
+def charge(order: str) -> None: ...
+"""
 _BY_ENGINE = "from sqlalchemy import create_engine, event\n\nengine = {}\n{}\n"
 
 
@@ -116,6 +130,16 @@ def _drifted(ground: Ground) -> Iterator[Arguments]:
 @contextmanager
 def _unguarded(ground: Ground) -> Iterator[Arguments]:
     yield written(ground, SOUND.replace('@idempotent(payments, principal="shared")\n', ""))
+
+
+@contextmanager
+def _unguarded_task(ground: Ground) -> Iterator[Arguments]:
+    yield written(ground, QUEUED.replace('@once(payments, key="order", operation="charge")\n', ""))
+
+
+@contextmanager
+def _lost_task(ground: Ground) -> Iterator[Arguments]:
+    yield written(ground, QUEUED.replace(", reject_on_worker_lost=True", ""))
 
 
 @contextmanager
@@ -191,6 +215,20 @@ BROKEN = (
         "application-route",
         WARNING,
         _unguarded,
+    ),
+    Setup(
+        "A task of a queue is not guarded.",
+        "`@app.task` without `@once`",
+        "application-task",
+        NOTE,
+        _unguarded_task,
+    ),
+    Setup(
+        "A guarded task is acknowledged before it has run.",
+        "`@app.task(acks_late=True)`",
+        "application-lost-task",
+        WARNING,
+        _lost_task,
     ),
     Setup(
         "A dependency with `yield` commits after the response of a guarded route.",

@@ -248,7 +248,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a script that Redis has forgotten is not loaded again",
-        "backends.redis.client:RedisClient._run",
+        "backends.redis.client:_run_on",
         never("NOSCRIPT"),
         (f"{REDIS}::test_a_server_without_our_scripts_is_given_them[sync]",),
         rows=(40,),
