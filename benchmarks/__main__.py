@@ -39,6 +39,7 @@ MODULES = (
     "benchmarks.on_receiving",
     "benchmarks.on_transactions",
     "benchmarks.on_inbox",
+    "benchmarks.on_tasks",
     "benchmarks.on_client",
     "benchmarks.on_gateway",
     "benchmarks.on_crashing",

@@ -26,6 +26,10 @@ INSERT = (
     "INSERT INTO by_hand (key, fingerprint, state, attempt, expires) "
     "VALUES ({}, {}, 'running', {}, extract(epoch FROM now()) + 86400) ON CONFLICT (key) DO NOTHING"
 )
+ENTRY = (
+    "INSERT INTO by_hand (key, fingerprint, state, attempt, expires) VALUES ({0}, {0}, {0}, {0}, {0}) "
+    "ON CONFLICT (key) DO NOTHING"
+)
 COMPLETE = "UPDATE by_hand SET state = 'completed', result = {} WHERE key = {} AND attempt = {} AND state = 'running'"
 READ = "SELECT fingerprint, result FROM by_hand WHERE key = {} AND state = 'completed'"
 
@@ -33,6 +37,11 @@ READ = "SELECT fingerprint, result FROM by_hand WHERE key = {} AND state = 'comp
 def payload(key: str) -> dict[str, Any]:
     """The arguments of a call."""
     return {"order": key, "amount": AMOUNT}
+
+
+def entry(key: str) -> dict[str, Any]:
+    """The columns of a row that is there once."""
+    return {"key": key, "fingerprint": fingerprint(key), "state": "running", "attempt": "", "expires": DAY}
 
 
 def fingerprint(key: str) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,8 @@ from benchmarks.stores import Store
 from retrysafe import Boundary
 
 CLIENTS = 16
+RECORDS = 10
+"""The most records of SQS that Lambda takes at once by default."""
 
 
 def function(order: str, amount: int = by_hand.AMOUNT) -> dict[str, Any]:
@@ -149,3 +151,43 @@ def ajoined(store: Store, connect: Callable[[str], Awaitable[Any]], order: Order
 
 async def _opened(connect: Callable[[str], Awaitable[Any]], url: str) -> Any:
     return await connect(url)
+
+
+class Context:
+    """The part of Lambda's context that is read."""
+
+    aws_request_id = "bench"
+    function_name = "bench"
+
+    @staticmethod
+    def get_remaining_time_in_millis() -> int:
+        """A minute."""
+        return 60_000
+
+
+def event_of(keys: Sequence[str]) -> dict[str, Any]:
+    """Records of a queue, as Lambda hands them over."""
+    return {
+        "Records": [
+            {
+                "messageId": key,
+                "receiptHandle": key,
+                "body": f'{{"order": "{key}"}}',
+                "attributes": {"ApproximateReceiveCount": "1"},
+                "eventSource": "aws:sqs",
+            }
+            for key in keys
+        ]
+    }
+
+
+def in_batches(handle: Callable[[dict[str, Any], Any], Any]) -> Side:
+    """Invoke a handler for each ten keys."""
+
+    def turn(keys: Sequence[str]) -> None:
+        for start in range(0, len(keys), RECORDS):
+            failures = handle(event_of(keys[start : start + RECORDS]), Context())["batchItemFailures"]
+            if failures:
+                raise RuntimeError(failures)
+
+    return Side(turn)

@@ -15,9 +15,11 @@ from benchmarks.guarding import CLIENTS, aclaim, ajoined, aonce, claim, coroutin
 from benchmarks.rivals.contenders import dbos
 from benchmarks.rows import FLOOR, OURS, Opener, Row, Side, Work, at_once, one_by_one
 from benchmarks.stores import database, postgresql
+from retrysafe import insert_once
 
 _INSERT = by_hand.INSERT.format("%s", "%s", "%s").encode()
 _COMPLETE = by_hand.COMPLETE.format("%s", "%s", "%s").encode()
+_ENTRY = by_hand.ENTRY.format("%s").encode()
 _READ = by_hand.READ.format("%s").encode()
 _ORDER = by_hand.ORDER.format("%s", "%s").encode()
 
@@ -31,6 +33,7 @@ def rows() -> Sequence[Row]:
         ("once replay", partial(once, store), partial(_by_hand, Replay)),
         ("claim own tx fresh", partial(claim, store, _order), partial(_by_hand, Transaction)),
         ("claim tx= fresh", partial(joined, store, _connect, _order), partial(_by_hand, Transaction)),
+        ("insert_once", partial(_by_hand, Inserted), partial(_by_hand, Entry)),
     )
     concurrent: tuple[tuple[str, Opener, Opener], ...] = (
         ("once fresh", partial(aonce, store, many), partial(_aby_hand, ALeased)),
@@ -42,7 +45,7 @@ def rows() -> Sequence[Row]:
         Row(
             f"postgresql psycopg {clients}/{name}",
             "prepared statements by hand",
-            {OURS: ours, FLOOR: floor} | ({"DBOS": dbos} if clients == "sync" and "once" in name else {}),
+            {OURS: ours, FLOOR: floor} | ({"DBOS": dbos} if clients == "sync" and name.startswith("once") else {}),
             replay="replay" in name,
             needs=("postgresql",),
             counted=("postgresql",),
@@ -106,6 +109,25 @@ class Transaction(Leased):
             result = function(key)
             self.complete(key, attempt, result)
         return result
+
+
+class Entry(Leased):
+    """A row in its transaction, unless it is there."""
+
+    def __call__(self, key: str) -> Any:
+        with self.connection.transaction():
+            return self.insert(by_hand.entry(key))
+
+    def insert(self, entry: dict[str, Any]) -> bool:
+        """Insert it, and tell whether it is new."""
+        return self.connection.execute(_ENTRY, tuple(entry.values())).rowcount == 1
+
+
+class Inserted(Entry):
+    """The same by `insert_once`."""
+
+    def insert(self, entry: dict[str, Any]) -> bool:
+        return insert_once(self.connection, "by_hand", entry, key=("key",))[1]
 
 
 class Replay(Leased):

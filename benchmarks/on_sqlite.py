@@ -13,12 +13,14 @@ from benchmarks import by_hand
 from benchmarks.guarding import CLIENTS, aonce, claim, function, once
 from benchmarks.rows import FLOOR, OURS, Opener, Row, Side, one_by_one
 from benchmarks.stores import FULL, NORMAL, Store, path_of
+from retrysafe import insert_once
 
 _INSERT = (
     "INSERT INTO by_hand (key, fingerprint, state, attempt, expires) VALUES (?, ?, 'running', ?, ?) "
     "ON CONFLICT (key) DO NOTHING"
 )
 _COMPLETE = "UPDATE by_hand SET state = 'completed', result = ? WHERE key = ? AND attempt = ? AND state = 'running'"
+_ENTRY = by_hand.ENTRY.format("?")
 _READ = "SELECT fingerprint, result FROM by_hand WHERE key = ? AND state = 'completed'"
 _ORDER = by_hand.ORDER.format("?", "?")
 
@@ -34,6 +36,7 @@ def _rows(synchronous: str, store: Store) -> Iterator[Row]:
         ("once replay", partial(once, store), Replay),
         ("claim tx fresh", partial(claim, partial(_with_orders, store), _order), Transaction),
         ("claim tx replay", partial(claim, partial(_with_orders, store), _order), Replay),
+        ("insert_once", partial(_by_hand, synchronous, store, Inserted), Entry),
         (f"once async fresh ×{CLIENTS}", partial(aonce, store, CLIENTS), Leased),
     )
     for name, ours, floor in kinds:
@@ -99,6 +102,27 @@ class Transaction(Leased):
         self.complete(key, attempt, result)
         self.connection.execute("COMMIT")
         return result
+
+
+class Entry(Leased):
+    """By hand: a row in its transaction, unless it is there."""
+
+    def __call__(self, key: str) -> Any:
+        self.connection.execute("BEGIN IMMEDIATE")
+        created = self.insert(by_hand.entry(key))
+        self.connection.execute("COMMIT")
+        return created
+
+    def insert(self, entry: dict[str, Any]) -> bool:
+        """Insert it, and tell whether it is new."""
+        return self.connection.execute(_ENTRY, tuple(entry.values())).rowcount == 1
+
+
+class Inserted(Entry):
+    """The same by `insert_once`."""
+
+    def insert(self, entry: dict[str, Any]) -> bool:
+        return insert_once(self.connection, "by_hand", entry, key=("key",))[1]
 
 
 class Replay(Leased):

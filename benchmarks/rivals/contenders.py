@@ -5,13 +5,14 @@ They are imported where they are opened, so that one that isn't installed is mis
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from benchmarks import services
-from benchmarks.guarding import function
+from benchmarks.guarding import function, in_batches
 from benchmarks.rows import Side, one_by_one
 from benchmarks.stores import database
 
@@ -87,4 +88,27 @@ def powertools() -> Iterator[Side]:
         return function(order)
 
     yield one_by_one(lambda key: guarded(order=key))
+    client.close()
+
+
+@contextmanager
+def powertools_batch() -> Iterator[Side]:
+    """A batch of SQS whose records are idempotent by a part of their body, on Redis."""
+    os.environ.setdefault("POWERTOOLS_METRICS_DISABLED", "true")
+    import redis
+    from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
+    from aws_lambda_powertools.utilities.idempotency import idempotent_function
+    from aws_lambda_powertools.utilities.idempotency.persistence.redis import RedisCachePersistenceLayer
+
+    client = redis.Redis.from_url(services.url("redis"), decode_responses=True)
+    processor = BatchProcessor(event_type=EventType.SQS)
+
+    @idempotent_function(data_keyword_argument="order", persistence_store=RedisCachePersistenceLayer(client=client))
+    def guarded(*, order: str) -> Any:
+        return function(order)
+
+    def handle_record(record: Any) -> Any:
+        return guarded(order=json.loads(record.body)["order"])
+
+    yield in_batches(lambda event, context: process_partial_response(event, handle_record, processor, context))
     client.close()
