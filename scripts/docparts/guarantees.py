@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -150,9 +151,14 @@ def _run_of_part(run: Run) -> str:
     met = {one.kind for one in run.proofs}
     versions = {name: number for name, number in run.versions.items() if SERVICES.get(name) in (None, *met)}
     told = ", ".join(f"{name} {number}" for name, number in versions.items())
+    servers = [
+        f"{name} {re.split('[- ]', number)[0]}"
+        for name, number in versions.items()
+        if name in SERVICES and name[0].isupper()
+    ]
     tests = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(run.tests.items()))
     return (
-        _part(run.proofs[0].part, run.proofs)
+        _part(f"{run.proofs[0].part} on {', '.join(servers)}" if servers else run.proofs[0].part, run.proofs)
         + f"\nA run of its own, in which each test counts once for each of its rows: seed {run.seed}, effort "
         f"{run.effort}, {tests}; pytest was given `{run.command}`. Versions: {told}.\n"
     )
