@@ -147,9 +147,9 @@ async def test_a_consumer_that_joins_gets_its_share_of_a_held_backlog_in_order()
                     seen[one.envelope.key or ""].append(int(one.envelope.payload))
                     handled[name] += 1
                     await consumer.ack([one])
-                if handled["second"] > 100:
+                if handled["second"] > 30:
                     shared.set()
-                if name == "first" and handled["first"] > 100:
+                if name == "first" and handled["first"] > 30:
                     await shared.wait()
 
         async with trial.consumer() as first, trial.consumer() as second, asyncio.timeout(60):

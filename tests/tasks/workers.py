@@ -93,11 +93,11 @@ class World:
 
     def stop(self, pid: int) -> None:
         """SIGSTOP a process outside of its transactions on SQLite files: everybody would wait for them to end."""
-        os.kill(pid, signal.SIGSTOP)
+        _freeze(pid)
         while not (_is_free(self.ledger) and _is_free(self.folder / "keys.db")):
             os.kill(pid, signal.SIGCONT)
             time.sleep(0.05)
-            os.kill(pid, signal.SIGSTOP)
+            _freeze(pid)
 
     def open(self, *orders: str) -> None:
         """Open the gates of orders."""
@@ -178,10 +178,17 @@ def kill(worker: subprocess.Popen[bytes]) -> None:
     worker.wait()
 
 
+def _freeze(pid: int) -> None:
+    """SIGSTOP, until each thread has stopped: one that waits for a disk goes on until it has its answer."""
+    os.kill(pid, signal.SIGSTOP)
+    while any(stat.read_text().rpartition(") ")[2][0] != "T" for stat in Path(f"/proc/{pid}/task").glob("*/stat")):
+        time.sleep(0.001)
+
+
 def _is_free(path: Path) -> bool:
-    """Tell whether a transaction can begin to write within a second."""
+    """Tell whether a transaction can write within a second: nobody writes, and nobody reads what has no WAL."""
     with closing(sqlite3.connect(path, timeout=1, isolation_level=None)) as asking, suppress(sqlite3.OperationalError):
-        asking.execute("BEGIN IMMEDIATE")
+        asking.execute("BEGIN EXCLUSIVE")
         asking.execute("ROLLBACK")
         return True
     return False
