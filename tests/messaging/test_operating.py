@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from retrysafe import ConfigurationError, LeaseLost
+from retrysafe import ConfigurationError, LeaseLost, RetryTransaction
 from retrysafe.admin.archive import JsonLines
 from retrysafe.backends.driver import run
 from retrysafe.backends.registry import connect
@@ -337,6 +337,24 @@ def test_dead_letters_are_found_and_redriven(place: Place) -> None:
         assert {one.id for one in publisher.published} == {ids[1], ids[2]}
         assert operator.redrive(limit=5) == 1
         assert operator.status().dead == 0
+
+
+def test_redriving_begins_again_after_a_deadlock(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.write(*(Message("a", n, key=str(n)) for n in range(3)))
+    place.relay(refusing("a")).run_once()
+    with place.operator() as operator:
+        redriven, tries = operator._outbox.redrive, []
+
+        def redrive(letters: Any) -> Any:
+            yield from redriven(letters)
+            tries.append(letters)
+            if len(tries) == 1:
+                raise RetryTransaction("deadlock")
+
+        monkeypatch.setattr(operator._outbox, "redrive", redrive)
+        assert operator.redrive() == 3
+    assert place.relay().run_once().published == 3
+    assert len(tries) == 2
 
 
 def test_letters_that_die_again_are_not_redriven_for_ever(place: Place) -> None:

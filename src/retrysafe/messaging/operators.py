@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 from retrysafe.admin.operator import connect, user
 from retrysafe.backends import registry
 from retrysafe.backends.backend import Backend
-from retrysafe.backends.driver import arun, run
+from retrysafe.backends.driver import arun, arun_transaction, run, run_transaction
 from retrysafe.claims.observers import LoggingObserver, Observers
 from retrysafe.protocol.events import Observer
 from retrysafe.protocol.requests import Program
@@ -30,19 +30,23 @@ class Operating:
         self._observers = Observers((LoggingObserver(),) if observers is None else observers)
         self.actor = actor or f"{user()}@{socket.gethostname()}"
 
-    # ------------------------------------------------------------ how
-
-    def _do(self, program: Program[R], *, own: bool = False) -> R:
-        if self._runner is not None:
-            return self._runner.run(self._ado(program, own=own))
-        if not own:
+    def _do(self, program: Program[R]) -> R:
+        if self._runner is None:
             return self._backend.run(program)
-        with self._backend.ready_client().transaction() as opened:
-            return run(program, opened.execute)
+        return self._runner.run(self._backend.arun(program))
 
-    async def _ado(self, program: Program[R], *, own: bool) -> R:
-        if not own:
-            return await self._backend.arun(program)
+    def _transact(self, program: Callable[[], Program[R]]) -> R:
+        """Drive a program in a transaction of its own, again from its beginning while the database asks for that."""
+        if self._runner is not None:
+            return self._runner.run(arun_transaction(lambda: self._atransact(program())))
+
+        def transact() -> R:
+            with self._backend.ready_client().transaction() as opened:
+                return run(program(), opened.execute)
+
+        return run_transaction(transact)
+
+    async def _atransact(self, program: Program[R]) -> R:
         async with (await self._backend.ready_aclient()).transaction() as opened:
             return await arun(program, opened.execute)
 

@@ -121,7 +121,7 @@ class InboxOperator(Operating):
     ) -> int:
         found = sorted(one.arrival.identity for one in letters)
         store = cast("TransactionalStore", self._backend.store)
-        changed = self._do(procedures.change(store, how, found), own=True) if found else 0
+        changed = self._transact(lambda: procedures.change(store, how, found)) if found else 0
         if changed:
             fields = {"side": "inbox", "messages": changed, "actor": self.actor, "reason": reason}
             self._observers.emit(event, "retrysafe.inbox", chosen.consumer or "", b"", "", fields)

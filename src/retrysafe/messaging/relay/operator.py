@@ -181,7 +181,7 @@ class OutboxOperator(Operating):
         return Batch(done, len(page) - done, str(page[-1].number) if page else None)
 
     def _redrive(self, letters: Sequence[DeadLetter]) -> int:
-        return self._do(redrive(self._store, self._outbox, letters), own=True) if letters else 0
+        return self._transact(lambda: redrive(self._store, self._outbox, letters)) if letters else 0
 
     def _discard(self, letters: Sequence[DeadLetter]) -> int:
         return self._do(ask(self._outbox.discard([letter.number for letter in letters]))) if letters else 0
