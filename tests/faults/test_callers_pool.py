@@ -1,4 +1,4 @@
-"""Requests that each hold a connection of the caller's pool claim all the same: the store's connections are its own."""
+"""The caller's pool: requests that hold all of it claim all the same, and a failover that cuts it costs no claim."""
 
 from __future__ import annotations
 
@@ -195,6 +195,7 @@ def _failovers(url: str) -> Iterator[Callable[[], None]]:
 
 
 @pytest.mark.slow
+@pytest.mark.fault(13)
 @each_row("way", SYNC)
 def test_threads_claim_on_new_connections_after_a_failover(
     way: str, make: Making, request: pytest.FixtureRequest
@@ -218,6 +219,7 @@ def test_threads_claim_on_new_connections_after_a_failover(
 
 
 @pytest.mark.slow
+@pytest.mark.fault(13)
 @each_row("way", ASYNC)
 async def test_tasks_claim_on_new_connections_after_a_failover(
     way: str, make: Making, request: pytest.FixtureRequest

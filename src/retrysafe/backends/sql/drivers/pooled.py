@@ -181,7 +181,7 @@ class AsyncInTransaction(Generic[C]):
             rows = await ain_turn(request, self._perform)
         except self._driver.failures as error:
             self.fail(error)
-        self._begins = self._begins and request.control is not None
+        self._begins = self._begins and request.control is not None  # BEGIN has done nothing that could be lost
         return rows
 
     def fail(self, error: Exception, *, alone: bool = False) -> NoReturn:
