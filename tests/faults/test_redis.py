@@ -622,8 +622,10 @@ def test_sweep_says_how_many_got_back_their_expiry(
     won = run(claim(backend.store, _want(key)), client)
     assert isinstance(won, Won)
     assert run(settle(backend.store, won.ownership, Transition.COMPLETE, DONE), client)
-    redis_masters(url).of_key(name_of(key)).persist(name_of(key))
+    owner = redis_masters(url).of_key(name_of(key))
+    owner.persist(name_of(key))
     assert main(["sweep", "--store", url]) == 0
+    assert owner.pttl(name_of(key)) > 0
     told = re.search(r"; gave back their expiry to (\d+) that had lost it", capsys.readouterr().out)
     assert _is_shared(url) or (told is not None and int(told[1]) >= 1)
 
