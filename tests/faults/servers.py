@@ -289,6 +289,9 @@ def postgresql_programs() -> Path | None:
     return max(found, key=lambda path: float(path.parent.name), default=None)
 
 
+_USERS = (("retrysafe", "*.*"), ("app", "shop.*"))
+
+
 class MariaDB(OwnServer):
     """A MariaDB server; at its start it removes the temporary tables of others in the folder that it has for them."""
 
@@ -298,8 +301,10 @@ class MariaDB(OwnServer):
         data = [f"--datadir={self.home}/data", f"--tmpdir={self.home}", "--innodb-log-file-size=16M"]
         command = ["mariadb-install-db", "--no-defaults", *data, "--skip-test-db"]
         self._run([*command, "--auth-root-authentication-method=socket"])
-        user = "FLUSH PRIVILEGES;\nCREATE DATABASE shop;\nGRANT ALL ON *.* TO retrysafe@'127.0.0.1' IDENTIFIED BY '';\n"
-        self._run([program, "--no-defaults", *data, "--bootstrap"], user)
+        users = "".join(f"GRANT ALL ON {what} TO {user}@'127.0.0.1' IDENTIFIED BY '';\n" for user, what in _USERS)
+        self._run(
+            [program, "--no-defaults", *data, "--bootstrap"], f"FLUSH PRIVILEGES;\nCREATE DATABASE shop;\n{users}"
+        )
         self.start()
 
     @property

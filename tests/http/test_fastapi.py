@@ -443,12 +443,13 @@ def test_e4_fields_of_the_user_stay() -> None:
     router = APIRouter(route_class=idempotency.route_class)
 
     @router.post("/x", openapi_extra={"x-mine": 1, "responses": {"409": {"description": "mine"}}})
-    async def handle() -> None: ...
+    async def handle(idempotency_key: Annotated[str, Header()], x_mine: Annotated[str, Header()]) -> None: ...
 
     app = FastAPI()
     app.include_router(router)
     operation = app.openapi()["paths"]["/x"]["post"]
     assert (operation["x-mine"], operation["responses"]["409"]["description"]) == (1, "mine")
+    assert sorted(one["name"].lower() for one in operation["parameters"]) == ["idempotency-key", "x-mine"]
     assert "x-idempotency" in operation
 
 

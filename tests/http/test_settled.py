@@ -13,9 +13,11 @@ from retrysafe.admin.operator import Operator
 from retrysafe.admin.rendering import details
 from retrysafe.claims.encryption import Keyring
 from retrysafe.cli import main
+from retrysafe.console import EVERY_RIGHT, Console, Principal
 from retrysafe.http import respond
 from retrysafe.http.asgi import IdempotencyMiddleware
 from retrysafe.http.messages import Response
+from tests.console.visiting import Visitor
 from tests.http.conftest import Place
 from tests.http.wire import Exchanged, post
 from tests.tables import each_row
@@ -145,6 +147,24 @@ async def test_r35_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureF
         raise TimeoutError
     assert main(["keys", "resolve", "plain", "--as", "completed", "--status", "201", "--store", store]) == 2
     assert "belong to no HTTP request" in capsys.readouterr().err
+    await boundary.aclose()
+
+
+async def test_r35_from_the_console(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/keys.db"
+    boundary = Boundary("seen", store=store, effects="external")
+    app = IdempotencyMiddleware(losing, boundary, principal="shared")
+    await lost(app)
+    visitor = Visitor(Console(store, access=lambda request: Principal("ada", EVERY_RIGHT), audit=lambda entry: None))
+    page = await visitor.submit(await visitor.get("/"), "/keys/find", {"key": "k"})
+    form = {"outcome": "completed", "reason": "seen", "headers": "Location: /orders/7", "body": '{"order": 7}'}
+    for status in ("", "99", "no"):
+        assert (await visitor.submit(page, "/resolve", {**form, "status": status})).status == 400
+    assert (await visitor.submit(page, "/resolve", {**form, "status": "201"})).status == 200
+    answer = await post(app)
+    told = shown(answer), answer.header("location")
+    assert told == ((201, b'{"order": 7}', True, "application/json"), "/orders/7")
+    await visitor.close()
     await boundary.aclose()
 
 

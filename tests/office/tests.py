@@ -15,12 +15,14 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.test import Client, TransactionTestCase, override_settings
 from django.utils.html import escape
+from werkzeug.test import Client as WsgiClient
 
 from retrysafe import Boundary, OutcomeUnknown, StoredFailure
 from retrysafe.admin.operator import Operator
 from retrysafe.admin.selection import STATES
 from retrysafe.django.admin import VERBS, match_reported
 from retrysafe.django.models import Record
+from retrysafe.http.wsgi import IdempotencyMiddleware
 from retrysafe.protocol.records import EffectiveState
 
 NOW = 1_000_000
@@ -200,6 +202,22 @@ class Changing(Keys):
         assert {(entry["actor"], entry["reason"]) for entry in entries} == {("settler", "ticket 7")}
         history = {(entry.object_id, entry.user.username) for entry in LogEntry.objects.all()}
         assert history == {(one, "settler") for one in (*digits.values(), done)}
+
+    def test_the_key_of_a_request_is_settled_to_its_response(self) -> None:
+        def losing(environ: Any, start_response: Any) -> Any:
+            raise TimeoutError
+
+        guarded = WsgiClient(IdempotencyMiddleware(losing, self.transfers, principal="shared"))
+        with pytest.raises(TimeoutError):
+            guarded.post("/transfers", headers={"Idempotency-Key": "R"})
+        with Operator("default", observers=()) as operator:
+            (record,) = operator.find(boundary="transfers", operation="http")
+        settler = self.staff("settler", "view", "resolve")
+        digits, given = record.key.hex(), 'Location: /7\r\n\r\n{"id": 7}'
+        assert "is not a status" in self.settle(settler, "complete", digits, result=given).content.decode()
+        self.settle(settler, "complete", digits, result=f"201\r\n{given}")
+        answer = guarded.post("/transfers", headers={"Idempotency-Key": "R"})
+        assert (answer.status_code, answer.headers["location"], answer.json) == (201, "/7", {"id": 7})
 
     def test_nothing_is_changed_before_it_was_confirmed_with_a_reason(self) -> None:
         digits = self.unknown("K")
