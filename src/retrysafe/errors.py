@@ -139,7 +139,8 @@ class StoredFailure(RetrysafeError):
 
     ``type``, ``message`` and ``data`` describe the first failure. The operation was not run again;
     the same key gets the same answer until its window ends. Writes in the boundary's own transaction were
-    rolled back; other effects of the first attempt may have happened. Use a new key for a new operation.
+    rolled back, and steps that have a compensation undone; other effects of the first attempt may have happened. Use a
+    new key for a new operation.
     """
 
     retry_same_key = False

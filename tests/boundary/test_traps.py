@@ -112,14 +112,22 @@ def test_a_sync_wrapper_around_a_coroutine_is_refused(keyed: Boundary) -> None:
         keyed.once(key="key")(logged(coroutine))
 
 
-def test_a_function_that_returns_an_awaitable_is_refused_and_its_key_stays_free(keyed: Boundary) -> None:
-    @keyed.once(key="key")
+def test_a_function_that_returns_an_awaitable_is_refused_as_one_that_failed(keyed: Boundary) -> None:
+    """It may have done something before: where that must not happen twice, its key is unknown."""
+    external = Boundary("external", store="memory://", effects="external")
+    sent: list[str] = []
+
     def run(key: str) -> Any:
+        sent.append(key)
         return coroutine(key)
 
-    for _ in range(2):
+    for boundary, again in ((keyed, ConfigurationError), (external, OutcomeUnknown)):
+        once = boundary.once(key="key")(run)
         with pytest.raises(ConfigurationError, match="returned an awaitable"):
-            run("k")
+            once("k")
+        with pytest.raises(again):
+            once("k")
+    assert len(sent) == 3
 
 
 def test_undone_work_of_a_function_is_refused_and_not_stored(keyed: Boundary) -> None:

@@ -183,7 +183,7 @@ def test_a_run_is_listed_shown_and_given_up(place: Place, command: Command) -> N
 def test_a_step_in_doubt_is_named_everywhere_and_settled(keeper: Place, command: Command) -> None:
     place, trips = keeper, Trips(keeper)
     for key, outcome, more, after in (
-        ("happened", "happened", {"JSON": '"sent"'}, ["bill"]),
+        ("happened", "happened", {"JSON": '"sent"', "WHY": "in the log"}, ["bill"]),
         ("did not", "did not happen", {"WHY": "not in the log"}, ["mail", "bill"]),
     ):
         assert isinstance(trips.attempt(key, mail=Killed()), Killed)
@@ -199,7 +199,13 @@ def test_a_step_in_doubt_is_named_everywhere_and_settled(keeper: Place, command:
         assert "The attempt has said: Step 'mail' was begun by an attempt" in told.out
         wrong = command(*asked(place, "resolve", key, "--step", "hotel", "--as", "not-done"))
         assert (wrong.code, "step 'hotel' is not to be settled" in wrong.err) == (2, True)
-        assert follow(command, place, run, outcome, **more).code == 0
+        wrong = command(*asked(place, "resolve", key, "--step", "hotl", "--as", "not-done"))
+        assert (wrong.code, "has no step 'hotl'" in wrong.err) == (2, True)
+        assert run["why"].startswith(f"{run['in_doubt']} An earlier attempt than the last one began it.")
+        whole = asked(place, "resolve", key, "--as", "completed", "--result", "1", group="keys")
+        assert (command(*whole).code, command(*asked(place, "show", key)).out.startswith("!! ")) == (2, True)
+        settled = follow(command, place, run, outcome, **more)
+        assert (settled.code, "The next retry goes on behind the last step." in settled.out) == (0, True)
         trips.calls.clear()
         assert trips.attempt(key) == "bill"
         assert trips.calls == after

@@ -346,7 +346,7 @@ async def test_a_handler_of_the_wrong_colour_is_a_developers_error_and_loses_not
         await asyncio.to_thread(receiver.receive, delivery.headers, delivery.body)
     assert not replayed(await receive(receiver, delivery, "async"))
 
-    hidden = receiver_of(place, STRIPE, clock, terms={"effects": "external"})
+    hidden = receiver_of(place, STRIPE, clock, terms={"effects": "keyed"})
     hidden.on(STRIPE.type)(lambda event: effects.ahad(event))
     for _ in range(2):
         with pytest.raises(ConfigurationError, match="returned an awaitable"):

@@ -461,6 +461,8 @@ class Operator:
         made by hand. Raises `ConfigurationError` for a step that is in no such doubt.
         """
         row = seen.doubt
+        if all(step.row.at != at for step in seen.steps):
+            raise ConfigurationError(f"Nothing was changed: the run has no step {label(at)}.")
         fits = row is not None and (row.state is StepState.STARTED) is (outcome != "undone")
         if row is None or row.at != at or not fits:
             told = runs.doubt(seen) or "No step of the run is in doubt."

@@ -72,7 +72,7 @@ _ENDED = "Its window was ended by {by} at {at}{reason}."
 _EXPLAINED = {
     EffectiveState.COMPLETED: "An attempt has completed, and its result is stored.",
     EffectiveState.FAILED: "An attempt has failed for good, and its failure is stored.",
-    EffectiveState.RELEASED: "An attempt ended without an effect, and has released the key.",
+    EffectiveState.RELEASED: "An attempt ended without an answer to keep, and has released the key.",
     EffectiveState.EXPIRED: "The window is over. The key itself is still remembered.",
     EffectiveState.FORGOTTEN: "The window and the memory of the key are over; a sweep removes the record.",
     EffectiveState.UNKNOWN: "Its attempt{worker} has ended, and it is not known whether its effect happened. Find out "
@@ -199,11 +199,6 @@ def end_of_command(record: Record) -> dict[str, Any]:
         return {}
     outputs = {name: end[name][-LONGEST_END:] for name in ("stdout", "stderr")} if end["code"] else {}
     return {"exit_code": end["code"], **outputs}
-
-
-def consequence(record: Record) -> str:
-    """Explain the effect of a retry after the key was released although its effect may have happened."""
-    return f"Key {record.key.hex()[:8]} of {record.boundary!r}, operation {record.operation!r}: {RELEASING}"
 
 
 def summary(record: Record) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from heapq import nlargest
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
-from retrysafe.admin.rendering import details, duration, instant, next_steps, summary
+from retrysafe.admin.rendering import RELEASING, details, duration, instant, next_steps, summary
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.commands import WHY, Commands
 from retrysafe.backends.migrations.on_demand import is_present
@@ -236,8 +236,9 @@ def doubt(run: Run) -> str:
         return f"{reason}." if reason else ""
     if row.state is StepState.STARTED:
         told = f"Step {label(row.at)} was begun, and it is not known whether it happened."
-        asks = run.record.reported_state is not EffectiveState.UNKNOWN
-        return f"{told} The next attempt asks its probe=, if it has one." if asks else told
+        if run.record.reported_state is EffectiveState.UNKNOWN:
+            return told
+        return f"{told} The next attempt does it again under its own key; one that is external asks its probe=, if any."
     return f"Step {label(row.at)} was to be undone, and it is not known whether that happened."
 
 
@@ -245,7 +246,8 @@ def timeline(run: Run) -> list[dict[str, str]]:
     """The rows of a run, each with its time, its name and what became of it."""
     shown = []
     for row, written in run.steps:
-        text = {StepState.STARTED: "begun", StepState.DONE: "done", StepState.UNDONE: "undone"}[row.state]
+        undone = "undone" if row.result is not None else "not done"
+        text = {StepState.STARTED: "begun", StepState.DONE: "done", StepState.UNDONE: undone}[row.state]
         if row.at == DECISION:
             text = f"goes back, because of {run.cause}"
         elif row == run.doubt:
@@ -264,9 +266,10 @@ def actions(run: Run, commands: Commands) -> list[dict[str, str]]:
     if row is not None:
         step = [*named, ("step", row.at.name), *([("each", row.at.each)] if row.at.each else [])]
         if row.state is StepState.STARTED:
+            then = "undoes the rest" if run.goes_back else "does it"
             found = [
-                ("runs resolve", [*step, ("as", "done"), ("result", "JSON")], "The step happened, with this result"),
-                ("runs resolve", [*step, ("as", "not-done"), why], "It did not happen; the next attempt does it"),
+                ("runs resolve", [*step, ("as", "done"), ("result", "JSON"), why], "It happened, with this result"),
+                ("runs resolve", [*step, ("as", "not-done"), why], f"It did not happen; the next attempt {then}"),
             ]
         else:
             found = [
@@ -274,7 +277,8 @@ def actions(run: Run, commands: Commands) -> list[dict[str, str]]:
                 ("runs resolve", [*step, ("as", "undone"), why], "You have undone the step by hand"),
             ]
     if not run.obstacle:
-        found.append(("runs cancel", [*named, why], "Give the run up; its next attempt undoes what was done"))
+        after = "" if row is None else ", once the step in doubt is settled, or done under its own key"
+        found.append(("runs cancel", [*named, why], f"Give the run up; its next attempt undoes what was done{after}"))
     told = [{"command": commands.line(verb, options), "when": when} for verb, options, when in found]
     others = [] if row is not None else next_steps(run.record, commands, can_fail=not run.can_be_undone)
     return [*told, *others, *redriving(run, commands)]
@@ -298,12 +302,32 @@ def as_json(run: Run) -> dict[str, Any]:
 
 
 def explain(run: Run) -> str:
-    """Why a run is as it is: what an attempt did before it released the key stays."""
-    said = details(run.record)["why"]
+    """Why a run is as it is: what was done before the key was released stays, and a step in doubt may be another's."""
+    said, row = details(run.record)["why"], run.doubt
+    if row is not None and row.token < run.record.token and run.record.state is State.UNKNOWN:
+        reason = reason_of_doubt(run.record, run.record.result)
+        met = f" The attempt has said: {reason}." if reason else ""
+        return f"{doubt(run)} An earlier attempt than the last one began it. Find out, and settle the step.{met}"
     if not run.steps or run.record.reported_state not in STRANDED:
         return str(said)
-    what = "undoes what is left" if run.goes_back else "goes on behind the last step"
-    return f"{said} Its steps stay: the next attempt {what}."
+    return f"{said} Its steps stay: the next attempt {_going(run)}."
+
+
+def _going(run: Run) -> str:
+    return "undoes what is left" if run.goes_back else "goes on behind the last step"
+
+
+def next_retry(run: Run) -> str:
+    """The effect of a retry, now that the key is released."""
+    return f"The next retry {_going(run) if run.steps else 'runs the work again'}."
+
+
+def consequence(run: Run) -> str:
+    """Explain the effect of a retry after the key was released although its effect may have happened."""
+    key, told = run.record, RELEASING
+    if run.steps:
+        told = f"Once released, the next attempt {_going(run)}: finished steps stay, and one in doubt stays in doubt."
+    return f"Key {key.key.hex()[:8]} of {key.boundary!r}, operation {key.operation!r}: {told}"
 
 
 def without_action(run: Run) -> str:

@@ -509,7 +509,7 @@ class Claim(Generic[Result, Tx]):
             program.close()
 
     def _set_plain_mode(self) -> ClaimMode | None:
-        """Set the mode of an attempt with no other around it; None if its claim is left to `_go_on`."""
+        """Set the mode of an attempt with no other around it; None if its claim cannot be put at once."""
         settings, request = self._settings, self._request
         if request is None or innermost.get() is not None or settings.concurrency.__class__ is not Reject:
             return None
@@ -520,7 +520,7 @@ class Claim(Generic[Result, Tx]):
             OwnTransaction(backend) if tx is None else CallerTransaction(backend, tx)
         )
         self._mode = mode
-        # `_go_on` times each request, for that event
+        # `_go_on` claims then: it times each request, for that event
         return None if self._events.detailed and self._events.is_enabled("store_request") else mode
 
     def _go_on(self, then: Reaction) -> Entering[None]:
@@ -556,7 +556,7 @@ class Claim(Generic[Result, Tx]):
                     request, settings.backend.kind, settings.codec, self._annotation
                 )
             for other in strangers(settings.backend):
-                _ = yield other
+                _ = yield other  # the answer is found again by `is_same`
             self._mode = self._mode_inside(request.key)
             if (check := check_snapshot_once(settings)) is not None and (level := (yield check)) is not None:
                 self._events.emit("frozen_snapshot", isolation=level)

@@ -275,25 +275,24 @@ def _wrap_sync(guarded: Guarded) -> Callable[..., Any]:
     return once
 
 
-def refuse_unfinished(claim: Claim, value: Any, *, ran: bool = False) -> Any:
+def refuse_unfinished(claim: Claim, value: Any) -> Any:
     """Refuse an awaitable or a generator as a result: the work is not done, and nothing here would do it.
 
-    If it has not begun, no effect happened, unless the function itself ``ran``. If it may have begun, as a task may, it
-    counts as an effect that happened, so that the key does not become free while it goes on.
+    If it may have begun, as a task may, it counts as an effect that happened, so that the key does not become free
+    while it goes on.
     """
     if not (hasattr(value, "__await__") or isinstance(value, _GENERATORS)):
         return value
-    if not _is_unstarted(value):
+    if not _close_unstarted(value):
         claim.committed()
-    elif not ran:
-        claim.not_executed()
     raise ConfigurationError(
         "The function returned an awaitable or a generator, whose work is not done: make it a coroutine function, and "
         "await there what is to be done."
     )
 
 
-def _is_unstarted(value: Any) -> bool:
+def _close_unstarted(value: Any) -> bool:
+    """Close what has not begun; tell whether that is so."""
     if lazy.inspect.isasyncgen(value):
         return not value.ag_running
     if lazy.inspect.iscoroutine(value):
@@ -315,7 +314,7 @@ def _wrap_async(guarded: Guarded) -> Callable[..., Any]:
         async def attempt(claim: Claim) -> None:
             async with claim:
                 if not claim._replayed:
-                    claim._result = refuse_unfinished(claim, await function(*args, **kwargs), ran=True)
+                    claim._result = refuse_unfinished(claim, await function(*args, **kwargs))
 
         return (await arestarting(lambda: guarded.claim(args, kwargs), attempt))._give_answer()
 

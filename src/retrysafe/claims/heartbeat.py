@@ -5,7 +5,8 @@ own clock, at which the last successful claim or renewal was *asked for*, plus t
 from a later instant, so the holder always stops relying on the lease before the store lets another attempt take over.
 
 The life of a lease
-    begin     the claim calls ``add`` of the heartbeat. This only notes the lease in ``_Schedule.new``, a dictionary.
+    begin     the claim calls ``add`` of the heartbeat. This notes the lease in ``_Schedule.new``, a dictionary;
+              for the shortest one so far it takes the lock too, so that the next look comes in time.
     look      `LOOKS_PER_LEASE` times (6) in the shortest lease, the heartbeat moves the noted leases to the schedule
               of renewals, `Beats`. Work that has ended by then was never scheduled, and cost no timer or lock.
     renew     `PER_LEASE` times (3) in a lease, those that are due are renewed, many in one request.

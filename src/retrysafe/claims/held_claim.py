@@ -160,7 +160,7 @@ class HeldClaim(LeaseTerm):
             raise RetryTransaction(str(error)) from error
 
     def _report_failure(self, failure: Exception, timing: Timing | None) -> None:
-        """Tell that the transaction that carries the outcome could not be ended as wanted."""
+        """Tell that the outcome, or the transaction that carries it, could not be stored as wanted."""
         if timing is not None:
             timing.tell(answered=not isinstance(failure, StoreUnavailable))
         self._announce()

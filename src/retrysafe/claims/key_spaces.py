@@ -193,24 +193,24 @@ class KeyOwner(NamedTuple):
     def __str__(self) -> str:
         return f"{self.title} ({self.origin})" if self.origin.line else self.title
 
-    def is_same(self, other: KeyOwner, *, beside: bool) -> bool:
+    def is_same(self, other: KeyOwner, *, same_boundary: bool) -> bool:
         """Tell whether both may claim the same keys.
 
-        ``beside``: of one boundary, where functions of one line of code differ by what they are bound to. A line that
-        builds its boundary again also makes the function again.
+        ``same_boundary``: both are of one boundary object. Two functions that one line of code has made, as in a loop,
+        are two then if they are bound to other values; with a boundary each, the line was run again.
         """
         if (self.shared and other.shared) or self.what is other.what:
             return True
         if isinstance(self.what, str) or not self.origin.line:
             return self.what == other.what
-        return self.origin == other.origin and not (beside and _bindings(self.what) != _bindings(other.what))
+        return self.origin == other.origin and not (same_boundary and _bindings(self.what) != _bindings(other.what))
 
 
 def take(boundary: Namesake, operation: str, owner: KeyOwner) -> None:
     """Let ``owner`` claim keys under an operation; raise `ConfigurationError` where another one does."""
     for member in (boundary, *_others(boundary)):
         found = member.owners.get(operation)
-        if found is not None and not found.is_same(owner, beside=member is boundary):
+        if found is not None and not found.is_same(owner, same_boundary=member is boundary):
             raise ConfigurationError(
                 f"The operation {operation!r} of boundary {boundary.name!r} belongs to {found} already: their keys "
                 f"would collide, and {owner} would get results of the other. Give one of them another operation=, "

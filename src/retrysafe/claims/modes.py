@@ -11,7 +11,7 @@
 A claim chooses its mode before it asks the store. It then calls ``claim`` (again after each wait), runs the work, and
 calls ``settle`` once with a `Settlement` from the table of outcomes: the event to record, and how an own transaction
 ends. ``after`` runs hooks that wait for the commit; ``abandon`` releases a transaction after an exception that was
-raised outside of these calls. A mode belongs to one claim.
+raised outside of these calls. A mode with a transaction belongs to one claim; a `LeaseMode` serves all of a plan.
 
 `LeaseMode`
     ``claim`` puts one request, and starts the procedure only when its answer must be acted upon. ``settle`` reports
@@ -25,7 +25,7 @@ raised outside of these calls. A mode belongs to one claim.
     writes the outcome and commits. If the reply to the commit is lost, the record is read back on another connection:
     it is there, by this attempt and token, if and only if the transaction was committed. If the handler has committed
     or rolled back by itself, the record is not there to be settled: it is marked unknown where it was committed, and
-    the caller gets `OutcomeUnknown`, or `TransactionEnded` unless the work was refused and so wants no record.
+    the caller gets `OutcomeUnknown`, or `ConfigurationError` unless the work was refused and so wants no record.
 
 `CallerTransaction`
     The requests are put on the caller's connection, which is never committed or rolled back here. The outcome is final

@@ -83,7 +83,7 @@ class Plans:
         return found
 
     def with_codec(self, codec: Codec) -> Plans:
-        """The plans of an entry point whose results are of a kind of their own: they live as long as these."""
+        """The plans of an entry point with results, and scopes, of its own, as HTTP has; they live as long as these."""
         found = self._with_codecs.get(id(codec))
         if found is None:
             if len(self._with_codecs) >= _MOST_CODECS:

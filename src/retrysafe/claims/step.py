@@ -177,7 +177,7 @@ class StepOfClaim(Step):
     """A step of a claim."""
 
     _started = False
-    """True if the row is there already, to be changed when the step ends."""
+    """True if the row is there, or may be, to be changed when the step ends."""
 
     def __init__(
         self, course: Course, at: At, options: StepOptions, payload: Fingerprint | None, annotation: Any = None

@@ -243,7 +243,8 @@ class ClaimSteps(Course):
             row = yield from insert(store, work, StepRow(at, StepState.UNDONE, step._place, undoable=True))
             if row is None:
                 return
-        match MEETS[StepState.STARTED if row is None else row.state, Aim.UNDO]:
+        state = StepState.STARTED if row is None else row.state  # of a broken one nothing is known
+        match MEETS[state, Aim.UNDO]:
             case Act.DOUBT:
                 raise self.doubt(at, f"Step {label(at)} cannot be undone: it may or may not have happened")
             case Act.RUN:

@@ -22,7 +22,6 @@ from retrysafe.admin.answers import json_result
 from retrysafe.admin.operator import MOST_COUNTED, UNKNOWN, Look, Operator, is_hash_prefix
 from retrysafe.admin.rendering import (
     RELEASING,
-    consequence,
     details,
     end_of_command,
     explain,
@@ -340,7 +339,11 @@ def run_resolve(options: argparse.Namespace) -> int:
             return 1
         if resolution(options.outcome) not in possible(record):
             return _not_possible(record, options)
-        if options.outcome == "released" and not _may_run_twice(consequence(record), options):
+        run = operator.show_run(record)
+        told = "" if run.goes_back else runs.doubt(run)  # of one that goes back, `resolve` refuses it
+        if options.outcome == "released" and not _may_run_twice(runs.consequence(run), options):
+            return report_unchanged("Nothing was changed.", options)
+        if options.outcome == "completed" and told and not ask(told, "Complete the key all the same?", options):
             return report_unchanged("Nothing was changed.", options)
         change = operator.resolve(record, options.outcome, result=answer, reason=options.reason)
         return conclude(operator, change, log, options)
@@ -483,11 +486,12 @@ def conclude(operator: Operator, change: Change, log: AuditLog, options: argpars
         print(as_json(log.last))
     else:
         print(f"{log.last['event']}: {log.last['before']} → {log.last['after']}")
-        if log.last["after"] == EffectiveState.RELEASED:
-            print("The next retry runs the work again.")
         record = None if change.record is None else operator.show(change.record.key)
-        if record is not None:
-            for one in runs.redriving(operator.show_run(record), commands_of(options)):
+        run = None if record is None else operator.show_run(record)
+        if log.last["after"] == EffectiveState.RELEASED:
+            print("The next retry runs the work again." if run is None else runs.next_retry(run))
+        if run is not None:
+            for one in runs.redriving(run, commands_of(options)):
                 say([f"{one['when']}:", f"  {one['command']}"])
     return 0
 

@@ -144,7 +144,7 @@ class Handling:
             self._keep(claim)
             return
         try:
-            refuse_unfinished(claim, await self.handler.acall(self._event_for(self.handler, claim)), ran=True)
+            refuse_unfinished(claim, await self.handler.acall(self._event_for(self.handler, claim)))
         except BaseException as error:
             self.raised = error
             raise

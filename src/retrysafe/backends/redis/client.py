@@ -213,6 +213,7 @@ class Masters(NamedTuple):
     of_key: Callable[[bytes], redis.Redis]
     all: Callable[[], dict[str, redis.Redis]]
     elsewhere: Callable[[Script], Reply] | None
+    """Runs a script where a redirection leads, or after its node could not be reached; None: there is one server."""
     close: Callable[[], None]
 
 

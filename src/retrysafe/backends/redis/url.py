@@ -64,7 +64,7 @@ class Address(NamedTuple):
 
 
 def parse(url: str, silence: float = SILENCE) -> Address:
-    """Read a URL; refuse what it cannot have. A server is silent for ``silence`` seconds, unless the URL says more."""
+    """Read a URL; refuse what it cannot have. A server may be silent for ``silence`` seconds, or as the URL says."""
     parts = urlsplit(url)
     scheme, _, topology = parts.scheme.partition("+")
     tls = scheme in ("rediss", "valkeys")

@@ -39,8 +39,8 @@ class BrokerExamination(NamedTuple):
 def ask(work: Coroutine[Any, Any, T], most: float = _MOST) -> T:
     """The answers of a broker, on an event loop of its own.
 
-    One that goes silent in the middle holds its thread and connection no longer than this; to hang up may take as long
-    again, and is cancelled. Raises `TimeoutError` then.
+    One that goes silent in the middle holds its thread and connection no longer than this; to hang up may take
+    `_LEAVING` more, and is cancelled. Raises `TimeoutError` then.
     """
 
     async def run_bounded() -> T:

@@ -180,7 +180,7 @@ class BrokerConsumer(SessionOwner[C], Generic[C]):
         Raises the errors of the client library, `OSError` or `TimeoutError` when the broker cannot be reached, or
         refuses; the next call tries again. Raises `ConfigurationError` for what it would refuse again.
         """
-        await self._enter()  # first: a session that it makes forgets the calls that `_until_closed` notes
+        await self._enter()  # first: a new session clears the calls that `_until_closed` notes
         return await self._until_closed(self._receive(limit, wait), list)
 
     async def ack(self, deliveries: Sequence[Delivery], /) -> None:

@@ -11,7 +11,7 @@ from retrysafe.protocol.messages import Delivery
 from retrysafe.protocol.ordering import lane
 
 _FULL = 0.9
-"""The part of what is held of a partition from which on those that are tried again are why no more is received."""
+"""The part of what is held of a partition that retries take up when they are the reason why no more is received."""
 
 
 def spare(retried: int) -> int:
@@ -100,7 +100,7 @@ class LaneQueue:
         return min((until for lane, until in self._resting.items() if lane in lanes), default=None)
 
     def rests(self, partition: str, until: float) -> bool:
-        """Tell whether everything of a partition that is not settled waits for lanes that rest, at least until then."""
+        """Tell whether everything of a partition that is not settled waits for lanes that rest beyond that time."""
         lanes = {kept.lane for kept in self._waiting if kept.delivery.partition == partition}
         return bool(lanes) and not self.out(partition) and all(self._resting.get(one, until) > until for one in lanes)
 

@@ -30,7 +30,7 @@ class BrokerSpec(NamedTuple):
     declaration: makes what `retrysafe topics declare` is given: of a URL, topics, ``group`` and the options; empty if
         everything is made when it is first used.
     declares: the arguments of the declaration that are options.
-    passed_to: of a function that passes its options on: what has them as arguments.
+    passed_to: for each function that only passes its options on, the class or function that declares them.
     extra: the optional dependency that it needs; empty if none.
     broker: makes the `Broker` of a URL, ``name``, ``partitions`` and ``lease``.
     checks: the `Examination` of `retrysafe doctor`.

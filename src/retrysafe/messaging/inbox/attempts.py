@@ -214,7 +214,7 @@ class InboxAttempt:
         try:
             with handler_of(self._setting.consumer):
                 answer = await self._setting.function.acall(self._message_for(claim))
-                refuse_unfinished(claim, answer, ran=True)
+                refuse_unfinished(claim, answer)
             self.ran = True
         except BaseException as error:
             self.raised, self.lost = error, is_lost(claim.tx, error)

@@ -126,7 +126,7 @@ class BatchHandler(Handler[P, R]):
                 async with self._claims(batch) as claims:
                     for group in progress.groups(self.setting, claims):
                         with handler_of(self.consumer):
-                            refuse_unfinished(claims, await self.setting.function.acall(group), ran=True)  # type: ignore[arg-type]
+                            refuse_unfinished(claims, await self.setting.function.acall(group))  # type: ignore[arg-type]
                     progress.at = None
                 return self._results_of(batch, progress)
             except (Exception, Postponed) as error:  # noqa: BLE001 - whatever a handler raises is its own

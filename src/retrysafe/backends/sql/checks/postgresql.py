@@ -1,4 +1,4 @@
-"""The checks of PostgreSQL."""
+"""The checks of PostgreSQL by doctor; `PostgresqlStore.examine` finds what a boundary refuses too, or warns of."""
 
 from __future__ import annotations
 

@@ -48,6 +48,7 @@ def _file_of(engine: Engine) -> str | None:
 class _Beside(OptionEngine):
     """An engine of the user's, with its options and listeners, on a pool of ours that is made as the user's is.
 
+    A request that holds a connection of the user's pool would wait for a second one, perhaps of others that wait too.
     A pool without a bound, or on one connection, is used itself: nothing waits for it, or it cannot be had twice.
     """
 

@@ -102,7 +102,7 @@ class NatsConsumer(AssignedConsumer["_NatsSession"]):
 
 
 class _NatsSession(ConsumerSession):
-    """A connection. What it knows of partitions is its consumer's: what the stream has lost is counted over several."""
+    """A connection. The partitions outlive it, so that what the stream has lost is counted over several connections."""
 
     _connection: NatsLink | None = None
 
@@ -291,7 +291,7 @@ class _NatsSession(ConsumerSession):
             self._arrived.set()
 
     async def _share(self, connection: NatsLink) -> None:
-        """Leave partitions to others, when more than a fair share of those with messages are ours."""
+        """Leave partitions to others that wait, when more than a fair share of all are ours."""
         now = asyncio.get_running_loop().time()
         for place in [place for place in self._leaving if not self._lanes.out(place)]:
             self._partitions[place].rests_until = now + self._lease

@@ -42,7 +42,7 @@ def subject_of(prefix: str, place: str) -> str:
 def headers_of(envelope: Envelope) -> dict[str, str]:
     """The headers that carry the envelope.
 
-    A header of the envelope whose name no attribute may have travels under its own name. Raises `ValueError` for one
+    Headers of the envelope that cannot be attributes keep their names. Raises `ValueError` for one
     that would be read as an attribute, or as an order to the server.
     """
     headers = {MESSAGE_ID: header_value(f"{len(envelope.source)}:{envelope.source}{envelope.id}")}

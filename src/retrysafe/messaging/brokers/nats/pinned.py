@@ -67,7 +67,7 @@ class PinnedPartition:
         self.pin = ""
         """The server's name for us, if it has pinned us."""
         self._requests, self._outstanding, self._request_ends = 0, 0, 0.0
-        """The number of requests; for as many messages, and until then, the latest waits."""
+        """The number of requests so far; the messages that the latest waits for, and the time at which it ends."""
         self.rests_until = 0.0
         """Nothing is asked for until then, so that another consumer is pinned."""
         self._owned = False
