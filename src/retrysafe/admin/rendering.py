@@ -88,10 +88,11 @@ _IF_DEAD = {
     "settled.",
 }
 RELEASING = (
-    "The effect may have happened. Once released, the next retry runs the work again: if the effect did happen, it "
-    "happens twice."
+    "The effect may have happened, or still happen if the attempt's process is only stalled. Once released, the next "
+    "retry runs the work again: if the effect did happen, it happens twice."
 )
 _DIED = "The attempt{worker} stopped renewing its lease {ago} ago: its process has died or is stalled. "
+_STOPPED = "The attempt{worker} stopped renewing its lease, which ended at {at}: its process has died, or was stalled. "
 _LEFT = {
     EffectiveState.LAPSED: "The next attempt takes over, with the same derived keys; nothing needs to be settled.",
     EffectiveState.UNKNOWN: "Its effect may have happened: every retry is refused until the key is settled. Find out "
@@ -139,6 +140,8 @@ def explain(record: Record) -> str:
             settled = _ENDED
         said = settled.format(state=record.state.value, by=note.by, at=instant(record.updated), reason=told)
         return said if state in _WINDOWED else f"{said} {_EXPLAINED[state]}"
+    if has_lapsed(record):
+        return _STOPPED.format(worker=named, at=instant(record.lease_until)) + _LEFT[EffectiveState.UNKNOWN]
     reason = reason_of_doubt(record, record.result)
     return f"{_EXPLAINED[state].format(worker=named)}{reason and f' The attempt has said: {reason}.'}"
 

@@ -14,6 +14,7 @@ from retrysafe.backends.sql.inbox import SqlInbox
 from retrysafe.backends.sql.store import keeps_messages
 from retrysafe.backends.steps import has_steps, runs_of, steps_of
 from retrysafe.claims.codec import decode_failure
+from retrysafe.claims.notes import note_of
 from retrysafe.claims.outcome import reason_of_doubt
 from retrysafe.claims.sealing import Bound, Sealer, unseal
 from retrysafe.errors import ResultUnreadable
@@ -285,11 +286,14 @@ def actions(run: Run, commands: Commands) -> list[dict[str, str]]:
 
 
 def redriving(run: Run, commands: Commands) -> list[dict[str, str]]:
-    """The command that lets the message of a run come again, which nothing else does once it is a dead letter."""
+    """The command for the message of a run that is a dead letter: nothing else lets it come again, or removes it."""
     state = run.record.reported_state
     if run.letter is None or state in (EffectiveState.RUNNING, EffectiveState.COMPLETED):
         return []
     options = list(zip(("id", "consumer"), run.letter, strict=True))
+    if state is EffectiveState.FAILED and note_of(run.record.result) is not None:
+        when = "Its message is a dead letter, and is not handled when it is redriven"
+        return [{"command": commands.line("inbox dead discard", options), "when": when}]
     when = "Its message is a dead letter, and comes again only when it is redriven"
     settled = ", once the key is settled" if state is EffectiveState.UNKNOWN else ""
     return [{"command": commands.line("inbox dead redrive", options), "when": f"{when}{settled}"}]
@@ -298,7 +302,14 @@ def redriving(run: Run, commands: Commands) -> list[dict[str, str]]:
 def as_json(run: Run) -> dict[str, Any]:
     """A run in full, without what its steps have stored."""
     told = {"in_doubt": doubt(run), "goes_back": run.goes_back, "cause": run.cause}
-    return told | details(run.record) | {"why": explain(run), "steps": timeline(run)}
+    return told | details(run.record) | explained(run) | {"steps": timeline(run)}
+
+
+def explained(run: Run) -> dict[str, str]:
+    """Why a run is as it is, and what a retry does, which are more than the same of its record."""
+    shown = {"why": explain(run)}
+    retried = run.record.reported_state in STRANDED and run.goes_back
+    return shown | {"retry": "undoes what is left, and gets a failure"} if retried else shown
 
 
 def explain(run: Run) -> str:

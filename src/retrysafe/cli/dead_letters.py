@@ -191,6 +191,7 @@ def details(letter: DeadLetter, *, payload: bool) -> dict[str, Any]:
     envelope = letter.envelope
     shown: dict[str, Any] = {
         **summary(letter),
+        "key_hash": letter.record_key.hex() or None,
         "source": envelope.source,
         "sequence": envelope.sequence,
         "created": instant(letter.created),

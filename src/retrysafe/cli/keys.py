@@ -30,6 +30,7 @@ from retrysafe.admin.rendering import (
     summary,
 )
 from retrysafe.admin.selection import STATES, read_operation
+from retrysafe.backends.commands import WHY
 from retrysafe.claims.codec import JSONCodec
 from retrysafe.claims.notes import without_note
 from retrysafe.claims.responses import Response, respond, type_of_text
@@ -282,7 +283,7 @@ def run_show(options: argparse.Namespace) -> int:
         run = operator.show_run(record)
         commands = commands_of(options)
         if run.steps:
-            shown |= {"why": runs.explain(run), "in_doubt": runs.doubt(run)}
+            shown |= {**runs.explained(run), "in_doubt": runs.doubt(run)}
             shown["run"] = commands.line("runs show", [("hash", record.key.hex())])
         shown["next"] = runs.actions(run, commands)
         without_action = runs.without_action(run)
@@ -399,6 +400,7 @@ def _answer(outcome: Outcome, given: str | None) -> Any:
                 "--as completed needs --result JSON, what retries get (null for nothing); or, for the key of an HTTP "
                 "request, the --status, --header, --content-type and --body of its response."
             )
+        _refuse_placeholder(given, '"TEXT"', "--result")
         stored = read_json(given, "--result")
         if '"object"' not in given:  # which only the return annotation can rebuild
             _decode(stored, "--result")
@@ -418,6 +420,7 @@ def _response_of(options: argparse.Namespace) -> Response | None:
     if options.result is not None or options.outcome == "released":
         other = "--as released" if options.outcome == "released" else "--result"
         raise ConfigurationError(f"--status does not go with {other}.")
+    _refuse_placeholder(options.body, WHY, "--body")
     if options.body is not None and options.body_file is not None:
         raise ConfigurationError("--body and --body-file are two bodies: give one.")
     body = (options.body or "").encode() if options.body_file is None else _read(options.body_file, "--body-file")
@@ -425,6 +428,11 @@ def _response_of(options: argparse.Namespace) -> Response | None:
     typed = options.content_type or any(name.lower() == "content-type" for name, _ in lines)
     kind = options.content_type if typed or options.body is None else type_of_text(body)
     return respond(options.status, body, headers=lines, content_type=kind)
+
+
+def _refuse_placeholder(given: str | None, word: str, option: str) -> None:
+    if given is not None and given.strip() == word:
+        raise ConfigurationError(f"{option}: write what retries get in place of {word}. Nothing was changed.")
 
 
 def _read(path: str, option: str) -> bytes:
@@ -462,17 +470,18 @@ def run_expire(options: argparse.Namespace) -> int:
             return _not_possible(record, options)
         if record.effective_state is EffectiveState.EXPIRED and not options.forget:
             return report_unchanged("Its window has already ended. To end its memory too, add --forget.", options)
-        if not _confirm(record, options):
+        if not _confirm(operator.show_run(record), options):
             return report_unchanged("Nothing was changed.", options)
         change = operator.expire(record, forget=options.forget, reason=options.reason)
         return conclude(operator, change, log, options)
 
 
-def _confirm(record: Record, options: argparse.Namespace) -> bool:
+def _confirm(run: runs.Run, options: argparse.Namespace) -> bool:
+    record, steps = run.record, ", with all its steps, under new keys" if run.steps else ""
     warning = (
         f"Key {record.key.hex()[:8]} of {record.boundary!r}, operation {record.operation!r}, is "
         f"{record.effective_state}. "
-        "After expiry its next use runs the work again."
+        f"After expiry its next use runs the work again{steps}."
     )
     return ask(warning, "Expire it?", options)
 

@@ -104,7 +104,7 @@ class DeadLetter(NamedTuple):
     """A message that was given up: its number, its attempts, what was said of the last one.
 
     ``parked``: it is still at the head of its lane, which waits with it. ``consumer`` is who could not handle it, of a
-    ``boundary``; both are empty for one that could not be published.
+    ``boundary``, under the key with the hash ``record_key``; all three are empty for one that could not be published.
     """
 
     number: int
@@ -118,6 +118,7 @@ class DeadLetter(NamedTuple):
     parked: bool = False
     consumer: str = ""
     boundary: str = ""
+    record_key: bytes = b""
 
 
 class DeadLetterFilter(NamedTuple):

@@ -271,6 +271,7 @@ def _letter(row: Sequence[Any]) -> InboxLetter:
         now=int(now),
         consumer=fields["consumer"],
         boundary=fields["boundary"],
+        record_key=record_key,
     )
     return InboxLetter(arrival, letter, fields["redrive"] is not None)
 

@@ -7,6 +7,7 @@ import random
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 from retrysafe.backends.sql.drivers.base import is_unreachable, sqlstate
 from retrysafe.claims.claim import Claim
 from retrysafe.claims.decorator import refuse_unfinished
+from retrysafe.claims.observers import logger
 from retrysafe.entrypoint import CODEC, EntryPoint, Function
 from retrysafe.errors import (
     ConfigurationError,
@@ -70,6 +72,8 @@ _SHUT_DOWN = "57P"
 HANDLED: dict[str, Any] = {"handled": True}
 """The stored result of a message that a handler has handled."""
 SHORTEST_PAUSE = 0.1
+_LONGEST_TRACE = 20_000
+"""Characters of a traceback that are logged at most: a message of an error may be as long as what it is about."""
 
 
 _consumer: ContextVar[str | None] = ContextVar("retrysafe_consumer", default=None)
@@ -386,3 +390,16 @@ def _legible(envelope: Envelope) -> Envelope:
     texts = ((name, text) for name, text in zip(envelope._fields, envelope, strict=True) if isinstance(text, str))
     changed: dict[str, Any] = {name: kept for name, text in texts if (kept := distinct(text)) != text}
     return envelope._replace(**changed) if changed else envelope
+
+
+def log_traceback(attempt: InboxAttempt, error: Exception | Postponed, end: HandlerOutcome) -> HandlerOutcome:
+    """The outcome; where the handler has raised, the log has the traceback, which no event and no dead letter has."""
+    if error is attempt.raised and end.became in (MessageOutcome.FAILED, MessageOutcome.DEAD):
+        logger().warning("The handler %r has raised.\n%s", attempt.arrival.consumer, _render_traceback(error))
+    return end
+
+
+def _render_traceback(error: BaseException) -> str:
+    """The end of a traceback, without what a terminal would take for a command or no encoding has."""
+    lines = "".join(traceback.format_exception(error))[-_LONGEST_TRACE:].split("\n")
+    return "\n".join(line if line.isprintable() else line.encode("unicode_escape").decode() for line in lines)

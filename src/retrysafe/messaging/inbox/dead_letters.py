@@ -20,12 +20,12 @@ from retrysafe.claims.named_lease import Lease
 from retrysafe.entrypoint import in_thread
 from retrysafe.errors import ConfigurationError, InProgress, LeaseLost, Postponed, RetrysafeError
 from retrysafe.messaging.inbox import procedures
-from retrysafe.messaging.inbox.attempts import HandlerSettings, InboxAttempt
+from retrysafe.messaging.inbox.attempts import HandlerSettings, InboxAttempt, log_traceback
 from retrysafe.messaging.inbox.procedures import HandlerOutcome
 from retrysafe.protocol.messages import DeadLetter, InboxLetter, Turn
 from retrysafe.protocol.ordering import lane
 from retrysafe.protocol.records import REDRIVE
-from retrysafe.protocol.redelivery_policy import HandleResult
+from retrysafe.protocol.redelivery_policy import HandleResult, MessageOutcome
 from retrysafe.protocol.requests import Ask, Program, ask
 
 R = TypeVar("R")
@@ -171,7 +171,7 @@ def _handle(setting: HandlerSettings, letters: Letters, letter: InboxLetter) -> 
     try:
         end = attempt.after(setting.entry.run(attempt.claim, attempt.work))
     except (Exception, Postponed) as error:  # noqa: BLE001 - whatever a handler raises is its own
-        end = attempt.outcome_of(error)
+        end = log_traceback(attempt, error, attempt.outcome_of(error))
     handled = letters.run(procedures.conclude_redriven(letters.inbox, letter, end))
     return _report(setting, letter, end, handled)
 
@@ -194,7 +194,7 @@ async def _ahandle(setting: HandlerSettings, letters: Letters, letter: InboxLett
     try:
         end = attempt.after(await setting.entry.arun(attempt.claim, attempt.awork))
     except (Exception, Postponed) as error:  # noqa: BLE001 - whatever a handler raises is its own
-        end = attempt.outcome_of(error)
+        end = log_traceback(attempt, error, attempt.outcome_of(error))
     handled = await letters.arun(procedures.conclude_redriven(letters.inbox, letter, end))
     return _report(setting, letter, end, handled)
 
@@ -214,4 +214,7 @@ def _report(setting: HandlerSettings, letter: InboxLetter, end: HandlerOutcome, 
     setting.entry.emit(
         *("dead_letter_handled", arrival.consumer, arrival.record_key), topic=topic, became=became, error=end.error
     )
+    if handled.became is MessageOutcome.DEAD:
+        again = {"side": "inbox", "topic": topic, "error": end.error}
+        setting.entry.emit("dead_lettered", arrival.consumer, arrival.record_key, **again)
     return handled

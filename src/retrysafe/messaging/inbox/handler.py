@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import random
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from retrysafe.cancellation import run_to_completion, watch_cancellation
 from retrysafe.claims import saga_steps
-from retrysafe.claims.observers import logger
 from retrysafe.entrypoint import in_thread
 from retrysafe.errors import ConfigurationError, Postponed, RetrysafeError
 from retrysafe.messaging.inbox import procedures
-from retrysafe.messaging.inbox.attempts import HandlerSettings, InboxAttempt, key_of
+from retrysafe.messaging.inbox.attempts import HandlerSettings, InboxAttempt, key_of, log_traceback
 from retrysafe.messaging.inbox.dead_letters import Letters, aredrive, redrive
 from retrysafe.messaging.inbox.procedures import HandlerOutcome
 from retrysafe.protocol.messages import Delivery, Envelope
 from retrysafe.protocol.redelivery_policy import DONE, HandleResult, MessageOutcome
 from retrysafe.protocol.requests import Program
 
-_LONGEST_TRACE = 20_000
-"""Characters of a traceback that are logged at most: a message of an error may be as long as what it is about."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -78,7 +74,7 @@ class Handler(Generic[P, R]):
                 try:
                     end = attempt.after(self.setting.entry.run(attempt.claim, attempt.work))
                 except (Exception, Postponed) as error:  # noqa: BLE001 - whatever a handler raises is its own
-                    end = _log_traceback(attempt, error, attempt.outcome_of(error))
+                    end = log_traceback(attempt, error, attempt.outcome_of(error))
             except BaseException:
                 self._withdraw(attempt)
                 raise
@@ -99,7 +95,7 @@ class Handler(Generic[P, R]):
                 try:
                     end = attempt.after(await self.setting.entry.arun(attempt.claim, attempt.awork))
                 except (Exception, Postponed) as error:  # noqa: BLE001 - whatever a handler raises is its own
-                    end = _log_traceback(attempt, error, attempt.outcome_of(error))
+                    end = log_traceback(attempt, error, attempt.outcome_of(error))
             except BaseException:
                 await self._awithdraw(attempt)
                 raise
@@ -227,19 +223,6 @@ class Handler(Generic[P, R]):
     def _emit(self, name: str, attempt: InboxAttempt, **fields: Any) -> None:
         arrival = attempt.arrival
         self.setting.entry.emit(name, arrival.consumer, arrival.record_key, topic=arrival.envelope.topic, **fields)
-
-
-def _log_traceback(attempt: InboxAttempt, error: Exception | Postponed, end: HandlerOutcome) -> HandlerOutcome:
-    """The outcome; where the handler has raised, the log has the traceback, which no event and no dead letter has."""
-    if error is attempt.raised and end.became in (MessageOutcome.FAILED, MessageOutcome.DEAD):
-        logger().warning("The handler %r has raised.\n%s", attempt.arrival.consumer, _render_traceback(error))
-    return end
-
-
-def _render_traceback(error: BaseException) -> str:
-    """The end of a traceback, without what a terminal would take for a command or no encoding has."""
-    lines = "".join(traceback.format_exception(error))[-_LONGEST_TRACE:].split("\n")
-    return "\n".join(line if line.isprintable() else line.encode("unicode_escape").decode() for line in lines)
 
 
 def _require_envelope(message: object) -> None:

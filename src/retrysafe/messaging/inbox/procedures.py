@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.steps import can_go_on
+from retrysafe.claims.notes import note_of
 from retrysafe.messaging.inbox.message import NOT_KEPT, is_large, without_body
 from retrysafe.protocol.message_stores import InboxStore
 from retrysafe.protocol.messages import Arrival, InboxLetter
@@ -177,10 +178,11 @@ def change(store: TransactionalStore, how: Callable[..., Ask[int]], identities: 
 def reopen(backend: Backend, key: bytes) -> Program[None]:
     """Let the key of a message that failed for good be claimed once more; any other record stays as it is.
 
-    Work in steps goes on behind those that are done; other work is new.
+    Work in steps goes on behind those that are done; other work is new. A person who has settled the key as failed has
+    said that its effect will never happen: that stays too.
     """
     record = yield from ask(backend.store.read(key))
-    if record is not None and record.state is State.FAILED:
+    if record is not None and record.state is State.FAILED and note_of(record.result) is None:
         if (yield from can_go_on(backend, record)):
             yield from ask(backend.store.resolve(record, Transition.EXPIRE, None, clocks_of(record)))
         else:
