@@ -16,7 +16,7 @@ from tests.messaging.inboxes import World, envelope
 
 
 def test_dead_letters_are_listed_shown_and_redriven_by_the_command_line(
-    world: World, capsys: pytest.CaptureFixture[str]
+    world: World, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     inbox = world.inbox()
     name = f"stock-{inbox.boundary.name}"  # a server is shared with tests before
@@ -51,6 +51,17 @@ def test_dead_letters_are_listed_shown_and_redriven_by_the_command_line(
     assert handle.handle_marked() == []
     assert main(["inbox", "dead", "redrive", "--store", world.url]) == 2
     capsys.readouterr()
+    fail.append(True)
+    assert cli(*chosen, "--yes") == (0, [{"chosen": 2, "redriven": 2}])
+    world.told.clear()
+    caplog.clear()
+    assert [one.became for one in handle.handle_marked()] == [MessageOutcome.DEAD] * 2
+    assert world.names().count("dead_lettered") == 2, "whoever redrives before the cause is mended is told"
+    assert (
+        sum("ValueError: no such" in one.getMessage() for one in caplog.records if "has raised" in one.getMessage())
+        == 2
+    )
+    fail.clear()
     assert cli(*chosen, "--yes") == (0, [{"chosen": 2, "redriven": 2}])
     assert [one.became for one in handle.handle_marked()] == [MessageOutcome.HANDLED] * 2
     assert world.applied() == ["0", "1"]
@@ -62,6 +73,35 @@ def test_dead_letters_are_listed_shown_and_redriven_by_the_command_line(
     assert cli(*chosen, "--yes") == (0, [{"chosen": 1, "discarded": 1}])
     assert cli("dead", "list", "--consumer", name)[1] == []
     assert [one for one in cli("status")[1] if one["consumer"] == name] == []
+
+
+def test_a_message_whose_key_a_person_has_settled_as_failed_is_not_handled(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inbox = world.inbox(effects="external")
+    sent: list[str] = []
+
+    @inbox.handler("texts", max_attempts=1)
+    def send(message: InboxMessage[Any]) -> None:
+        sent.append(message.envelope.id)
+        raise TimeoutError
+
+    def cli(*words: str) -> str:
+        assert main([*words, "--store", world.url, "--yes"]) == 0
+        return capsys.readouterr().out
+
+    for _ in range(2):
+        send.handle(envelope(0, "a"))
+    [letter] = world.letters(inbox)
+    digits = letter.arrival.record_key.hex()
+    assert main(["inbox", "dead", "show", "0", "--consumer", "texts", "--store", world.url]) == 0
+    assert digits in capsys.readouterr().out
+    settled = cli("keys", "resolve", "--hash", digits, "--as", "failed", "--reason", "it went out; never again")
+    assert "inbox dead discard" in settled
+    cli("inbox", "dead", "redrive", "--consumer", "texts", "--boundary", inbox.boundary.name, "--id", "0")
+    assert [one.became for one in send.handle_marked()] == [MessageOutcome.DEAD]
+    assert sent == ["0"]
+    cli("inbox", "dead", "discard", "--consumer", "texts", "--boundary", inbox.boundary.name, "--id", "0")
 
 
 def test_a_message_that_several_consumers_have_given_up_is_shown_with_each_and_changed_for_the_one_that_is_named(

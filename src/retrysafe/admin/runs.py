@@ -302,10 +302,10 @@ def redriving(run: Run, commands: Commands) -> list[dict[str, str]]:
 def as_json(run: Run) -> dict[str, Any]:
     """A run in full, without what its steps have stored."""
     told = {"in_doubt": doubt(run), "goes_back": run.goes_back, "cause": run.cause}
-    return told | details(run.record) | explained(run) | {"steps": timeline(run)}
+    return told | details(run.record) | reasons(run) | {"steps": timeline(run)}
 
 
-def explained(run: Run) -> dict[str, str]:
+def reasons(run: Run) -> dict[str, str]:
     """Why a run is as it is, and what a retry does, which are more than the same of its record."""
     shown = {"why": explain(run)}
     retried = run.record.reported_state in STRANDED and run.goes_back

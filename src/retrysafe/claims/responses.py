@@ -104,17 +104,17 @@ def respond(
     elif content and all(name != b"content-type" for name, _ in lines):
         lines.append((b"content-type", kind.encode()))
     told = next((value for name, value in lines if name == b"content-type"), b"").partition(b";")[0].strip()
-    if content and (told == b"application/json" or told.endswith(b"+json")) and isinstance(_loaded(content), Exception):
+    if content and (told == b"application/json" or told.endswith(b"+json")) and isinstance(_parse(content), Exception):
         raise ConfigurationError(f"body= is not JSON, as its content type {told.decode()} says.")
     return Response(status, tuple(lines), content)
 
 
 def type_of_text(body: bytes) -> str:
     """The content type of a body that a person has typed: JSON if it is an object or a list, else text."""
-    return "application/json" if isinstance(_loaded(body), dict | list) else "text/plain; charset=utf-8"
+    return "application/json" if isinstance(_parse(body), dict | list) else "text/plain; charset=utf-8"
 
 
-def _loaded(body: bytes) -> Any:
+def _parse(body: bytes) -> Any:
     """The value of JSON, the error of anything else."""
     try:
         return json.loads(body)

@@ -283,7 +283,7 @@ def run_show(options: argparse.Namespace) -> int:
         run = operator.show_run(record)
         commands = commands_of(options)
         if run.steps:
-            shown |= {**runs.explained(run), "in_doubt": runs.doubt(run)}
+            shown |= {**runs.reasons(run), "in_doubt": runs.doubt(run)}
             shown["run"] = commands.line("runs show", [("hash", record.key.hex())])
         shown["next"] = runs.actions(run, commands)
         without_action = runs.without_action(run)
