@@ -354,4 +354,6 @@ def of_stranded(found: FoundRuns) -> str:
     waits = duration((found.runs[0].record.now - oldest) / 1e6)
     names = ", ".join(sorted({one.record.boundary for one in found.runs}))
     told = f"{counted(number, capped=found.capped)} {'run' if number == 1 else 'runs'} of {names}"
-    return f"{told} would go on, and {'is' if number == 1 else 'are'} not asked for any more, for up to {waits}."
+    begun = sum(one.last.state is StepState.STARTED for one in found.runs)
+    doubt = f" The last step of {begun} was begun and has not ended: an external one is in doubt." if begun else ""
+    return f"{told} would go on, and {'is' if number == 1 else 'are'} not asked for any more, for up to {waits}.{doubt}"

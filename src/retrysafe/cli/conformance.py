@@ -13,6 +13,7 @@ import secrets
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ from retrysafe.conformance.capabilities import MODES, Capabilities, parse
 from retrysafe.conformance.profiles import PROFILES, SERVERS
 from retrysafe.conformance.report import FORMATS, Report
 from retrysafe.conformance.running import run
-from retrysafe.errors import ConfigurationError, RetrysafeError
+from retrysafe.errors import ConfigurationError
 from retrysafe.http.key_header import HEADER
+from retrysafe.protocol.records import EffectiveState
+from retrysafe.testing import differential
 from retrysafe.testing.conformance import CASES, Bench
 from retrysafe.testing.harness import AsyncHarness, SyncHarness
 
@@ -125,28 +128,33 @@ def _add_store(verbs: Any) -> None:
 
 def run_store(options: argparse.Namespace) -> int:
     made: list[Callable[[Backend], SyncHarness | AsyncHarness]] = [SyncHarness, AsyncHarness]
-    failed = 0
+    cases, failed = CASES | {f"every event at {one}": partial(_agree, one) for one in EffectiveState}, 0
     for colour, make in zip(("sync", "async"), made, strict=True):
         backend = connect(options.url)
         if not (backend.serves_sync if colour == "sync" else backend.serves_async):
+            print(f"{backend.address}, {colour}: not served")
             continue
         harness = make(backend)
         try:
             harness.do(backend.examination())
-            for name, case in CASES.items():
+            for name, case in cases.items():
                 try:
                     case(Bench(harness, secrets.token_bytes(32)))
-                except (AssertionError, RetrysafeError) as error:
+                except Exception as error:  # noqa: BLE001 - of a store that is under test, of any kind
                     failed += 1
                     where = traceback.extract_tb(error.__traceback__)[-1]
                     print(f"{colour}: {name}: {where.line}: {str(error) or type(error).__name__}")
             known = backend.store.capabilities.tested_on
             before = f"; before this, it was tested on {known}" if known else ""
-            print(f"{backend.address}, {colour}: {len(CASES)} cases, {failed} failed so far{before}")
+            print(f"{backend.address}, {colour}: {len(cases)} cases, {failed} failed so far{before}")
         finally:
             harness.close()
             forget(backend)
     return 1 if failed else 0
+
+
+def _agree(standing: EffectiveState, bench: Bench) -> None:
+    differential.check(bench.harness, standing)
 
 
 def _capabilities(path: Path) -> Capabilities:

@@ -6,8 +6,12 @@ promise beyond them is declared in its capabilities.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from retrysafe.protocol.decisions import Decision
 from retrysafe.protocol.procedures import (
+    ClaimResult,
     NotWon,
     Won,
     claim,
@@ -21,7 +25,7 @@ from retrysafe.protocol.procedures import (
     tally,
 )
 from retrysafe.protocol.records import EffectiveState, Filter, State, StoredResult
-from retrysafe.protocol.requests import ask
+from retrysafe.protocol.requests import Ask, Program, ask
 from retrysafe.protocol.transitions import Transition
 from retrysafe.testing import quota_cases  # noqa: F401 - its cases are cases of the suite
 from retrysafe.testing.bench import CASES, LEASE, MEMORY, RESULT, WINDOW, Bench, Case, Harness, case
@@ -259,6 +263,25 @@ def sweep_removes_only_what_is_forgotten(bench: Bench) -> None:
     assert left is None or (not store.sweep(1) and left.effective_state is EffectiveState.FORGOTTEN)
     assert running.read() is not None
     assert isinstance(bench.claim(bench.want(b"another")), Won)
+
+
+@case
+def a_key_that_is_claimed_in_the_middle_of_a_sweep_is_kept(bench: Bench) -> None:
+    """After what finds the forgotten records, and before what removes them."""
+    store, won = bench.harness.store, list[ClaimResult]()
+
+    def sweep_and_claim() -> Program[None]:
+        requests: Iterable[Ask[Any]] = store.sweep(1000)
+        for request in requests:
+            yield from ask(request)
+            if not won:
+                won.append((yield from claim(store, bench.want())))
+
+    bench.finish(Transition.COMPLETE, RESULT)
+    bench.elapse(MEMORY + 1)
+    bench.harness.do(sweep_and_claim())
+    assert all(isinstance(one, Won) for one in won)
+    assert not won or bench.record().effective_state is EffectiveState.RUNNING
 
 
 @case
