@@ -109,7 +109,7 @@ def test_messages_that_may_have_been_handed_out_again_are_not_settled(turns: Tur
     turn = turns.partition.turn
     assert turns.partition.settle(ReplyTag("orders.0", turn, 5), 0.79 * LEASE) is not None
     assert turns.partition.settle(ReplyTag("orders.0", turn, 6), 0.81 * LEASE) is None
-    assert turns.partition.has_lapsed(0.81 * LEASE)
+    assert turns.partition.give_up_lapsed(0.81 * LEASE)
     assert not turns.partition.held
     turns.message(6, now=LEASE, delivered=2)
     assert turns.partition.settle(ReplyTag("orders.0", turn, 6), LEASE) is None, "it was handed out in an earlier turn"
@@ -119,8 +119,8 @@ def test_held_messages_are_kept(turns: Turns) -> None:
     turns.message(5, now=0.0)
     assert list(turns.partition.in_progress(0.3 * LEASE)) == []
     assert len(list(turns.partition.in_progress(0.4 * LEASE))) == 1
-    assert not turns.partition.has_lapsed(1.1 * LEASE)
-    assert turns.partition.has_lapsed(1.3 * LEASE)
+    assert not turns.partition.give_up_lapsed(1.1 * LEASE)
+    assert turns.partition.give_up_lapsed(1.3 * LEASE)
 
 
 def test_a_client_that_is_pinned_no_more_gives_up_its_messages(turns: Turns) -> None:

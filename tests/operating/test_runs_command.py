@@ -306,13 +306,16 @@ def test_more_runs_than_a_page_are_listed_once_each(shelf: Place, monkeypatch: p
 def test_status_and_the_doctor_tell_of_runs(shelf: Place) -> None:
     trips = Trips(shelf)
     trips.attempt("stranded", bill=OSError())
+    trips.attempt("begun", mail=OSError())
     trips.attempt("in doubt", bill=ValueError(), undo_hotel=KeyError("no such booking"))
     before = in_a_process("status", "--store", shelf.operators)
     assert "runs list --stranded" not in before.out
-    shelf.elapse("stranded", 7200)
+    for key in ("stranded", "begun"):
+        shelf.elapse(key, 7200)
     status = in_a_process("status", "--store", shelf.operators)
-    assert f"!! 1 run of {shelf.name} would go on, and is not asked for any more, for up to 2 h." in status.out
-    assert json.loads(in_a_process("status", "--store", shelf.operators, "--json").out)["stranded"] == 1
+    told = f"!! 2 runs of {shelf.name} would go on, and are not asked for any more, for up to 2 h."
+    assert f"{told} The last step of 1 was begun and has not ended: an external one is in doubt." in status.out
+    assert json.loads(in_a_process("status", "--store", shelf.operators, "--json").out)["stranded"] == 2
     doctor = in_a_process("doctor", "--store", shelf.operators)
     assert "runs-stranded" in doctor.out
     assert "runs-in-doubt" in doctor.out

@@ -80,7 +80,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "a long handler loses its message to another consumer of NATS",
-        "messaging.brokers.nats.consumer:_NatsSession._ask",
+        "messaging.brokers.nats.consumer:_NatsSession._tend_partition",
         skipping("publish", at=0),
         (f"{NATS}::test_a_message_that_is_handled_for_longer_than_the_lease_stays_with_its_consumer",),
         rows=(52,),

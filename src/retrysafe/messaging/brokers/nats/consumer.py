@@ -255,7 +255,7 @@ class _NatsSession(ConsumerSession):
             self._room.clear()
             taking_over = False
             for partition in self._partitions.values():
-                await self._ask(connection, partition)
+                await self._tend_partition(connection, partition)
                 if partition.is_taking_over:
                     await self._take_over(connection, partition)
                     taking_over = True
@@ -268,12 +268,12 @@ class _NatsSession(ConsumerSession):
                 async with asyncio.timeout(self._lease / 6):
                     await self._room.wait()
 
-    async def _ask(self, connection: NatsLink, partition: PinnedPartition) -> None:
+    async def _tend_partition(self, connection: NatsLink, partition: PinnedPartition) -> None:
         now = asyncio.get_running_loop().time()
-        if partition.is_lost:
+        if partition.is_gone:
             await connection.close()
             return
-        if partition.has_lapsed(now):
+        if partition.give_up_lapsed(now):
             self._lanes.forget(partition.place)
         for reply in list(partition.in_progress(now)):
             await connection.client.publish(reply, b"+WPI")

@@ -61,7 +61,7 @@ class PinnedPartition:
         self.held: dict[int, _PinnedMessage] = {}
         self.turn = next(_turns)
         """Another one after each time that the partition was won or lost."""
-        self.is_lost = False
+        self.is_gone = False
         """The stream or the durable consumer is gone, or has no leader."""
         self._lease = lease
         self.pin = ""
@@ -113,7 +113,7 @@ class PinnedPartition:
 
     def reconnect(self, inbox: str) -> None:
         """Ask anew: answers to what was asked before are lost."""
-        self.inbox, self._outstanding, self.is_lost = inbox, 0, False
+        self.inbox, self._outstanding, self.is_gone = inbox, 0, False
 
     # ------------------------------------------------------------ answers
 
@@ -154,10 +154,10 @@ class PinnedPartition:
             self.pin, self._request_ends = "", 0.0
             return [] if self._owned else self._drop_held()
         if status == _NOBODY:
-            self.is_lost = True
+            self.is_gone = True
         elif status == _CONFLICT:
             self._next_is_too_large = _TOO_LARGE in description
-            self.is_lost = _DELETED in description
+            self.is_gone = _DELETED in description
         return []
 
     def _record_pin(self, pin: str) -> list[str]:
@@ -213,8 +213,8 @@ class PinnedPartition:
         self._bytes -= held.size
         return held.reply
 
-    def has_lapsed(self, now: float) -> bool:
-        """Tell whether the server may have handed out again what is held; all of it is then given up."""
+    def give_up_lapsed(self, now: float) -> bool:
+        """Give up all that is held if the server may have handed some of it out again; tell whether it was so."""
         if not any(self._is_over(held, now) for held in self.held.values()):
             return False
         self.give_up()

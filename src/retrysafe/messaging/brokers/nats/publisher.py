@@ -89,7 +89,7 @@ class _NatsPublishing:
             if waiting:
                 with suppress(ConnectionClosedError):
                     await connection.first_of(asyncio.ensure_future(asyncio.wait(waiting)), self._timeout)
-            server_is_there = await self._is_server_there(connection, waiting)
+            server_is_there = await self._check_server(connection, waiting)
             return [
                 self._result(connection, one, envelope, began, server_is_there=server_is_there)
                 for one, envelope in zip(sent, envelopes, strict=True)
@@ -135,8 +135,8 @@ class _NatsPublishing:
         forbidden = connection.forbidden.since(began, subject_of("", self._destination(envelope)))
         return PublishResult(PublishStatus.STALLED, forbidden) if forbidden else _UNCONFIRMED
 
-    async def _is_server_there(self, connection: NatsLink, waiting: set[asyncio.Future[Confirm]]) -> bool:
-        """Tell whether the server is there, although confirms are missing; else the connection is given up."""
+    async def _check_server(self, connection: NatsLink, waiting: set[asyncio.Future[Confirm]]) -> bool:
+        """Close the connection unless the server is there, although confirms are missing; tell which."""
         if all(one.done() for one in waiting):
             return True
         if connection.is_open:
