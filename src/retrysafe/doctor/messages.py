@@ -21,7 +21,8 @@ def _stall(facts: Facts) -> str | None:
     if found is None or found.outbox is None or found.outbox.oldest_due <= STALLED:
         return None
     relays = f"{found.outbox.alive} relays run" if found.outbox.alive else "no relay is running"
-    said = next((f" Topic {one.topic}: {one.error}" for one in found.outbox.backlog if one.error), "")
+    late = [one for one in found.outbox.backlog if one.oldest_due > STALLED and one.error]
+    said = next((f" Topic {one.topic}: {one.error}" for one in late), "")
     due = f"{found.outbox.due:,} messages of the outbox are due, for up to {duration(found.outbox.oldest_due)}"
     return f"{due}; {relays}.{said}"
 

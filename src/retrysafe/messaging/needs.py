@@ -37,7 +37,8 @@ def of_outbox(status: OutboxStatus, commands: Commands) -> Iterator[Need]:
     """Yield the parts of an outbox that need a person."""
     listed = commands.line("outbox status", ())
     if is_stalled(status):
-        said = [f"{one.topic} waits: {one.error.rstrip('.')}" for one in status.backlog if one.error]
+        late = [one for one in status.backlog if one.oldest_due > STALLED]
+        said = [f"{one.topic} waits: {one.error.rstrip('.')}" for one in late if one.error]
         slow = "the relays are too slow, or the broker is away, of which the log of the relays has the reason"
         cause = (said[0] if said else slow) if status.alive else "no relay is running"
         yield Need(f"Messages are due for {duration(status.oldest_due)}: {cause}.", "/messages", listed)
@@ -46,7 +47,10 @@ def of_outbox(status: OutboxStatus, commands: Commands) -> Iterator[Need]:
             text = f"Relay {relay.name} has been silent for {duration(relay.silent)}: it is taken for dead."
             yield Need(text, "/messages/relays", listed)
     if status.paused:
-        yield Need(f"Paused: {', '.join(status.paused)}. Nothing of these topics leaves.", "/messages", listed)
+        waiting = [one for one in status.backlog if one.paused]
+        number, oldest = sum(one.messages for one in waiting), max((one.oldest for one in waiting), default=0.0)
+        left = f"; the oldest of {number:,} {_messages(number)} has waited for {duration(oldest)}" if waiting else ""
+        yield Need(f"Paused: {', '.join(status.paused)}. Nothing of these topics leaves{left}.", "/messages", listed)
     if status.dead:
         text = f"{status.dead:,} messages could not be published, and are dead letters."
         if status.dead == 1:
