@@ -92,7 +92,7 @@ def owner(record: Record) -> Ownership:
 def apply(event: Transition, record: Record) -> Record:
     """The event, by whoever may."""
     if event is Transition.CLAIM:
-        return transitions.claim_again(record, want(), record, NOW)
+        return transitions.take(record, want(), record, NOW)
     if event is Transition.RENEW:
         return transitions.renew(record, owner(record), NOW)
     if event in OWNED:
@@ -174,7 +174,7 @@ def test_a_record_that_changed_since_it_was_seen_stays(event: Transition, change
     seen = record._replace(**change)  # type: ignore[arg-type]
     with pytest.raises(IllegalTransition, match=r"(?m)^The record has changed since it was seen\.$"):
         if event is Transition.CLAIM:
-            transitions.claim_again(record, want(), seen, NOW)
+            transitions.take(record, want(), seen, NOW)
         else:
             transitions.resolve(record, seen, event, RESULT, CLOCKS, NOW)
 
@@ -228,8 +228,8 @@ def test_a_margin_makes_a_lease_longer_for_others() -> None:
 def test_a_claim_without_a_payload_keeps_the_fingerprint_until_the_window_is_over(standing: EffectiveState) -> None:
     seen = at(standing)
     kept = b"" if standing in (EffectiveState.EXPIRED, EffectiveState.FORGOTTEN) else b"print"
-    assert transitions.claim_again(seen, want(fingerprint=b""), seen, NOW).fingerprint == kept
-    assert transitions.claim_again(seen, want(fingerprint=b"other"), seen, NOW).fingerprint == b"other"
+    assert transitions.take(seen, want(fingerprint=b""), seen, NOW).fingerprint == kept
+    assert transitions.take(seen, want(fingerprint=b"other"), seen, NOW).fingerprint == b"other"
 
 
 def test_a_rule_is_its_sources_target_and_guard() -> None:
@@ -243,21 +243,21 @@ def test_a_settlement_is_judged_by_the_stores_time_and_not_by_what_was_seen() ->
     with pytest.raises(IllegalTransition):
         transitions.renew(seen_running, owner(seen_running), seen_running.lease_until)
     with pytest.raises(IllegalTransition):
-        transitions.claim_again(seen_running, want(), seen_running, seen_running.lease_until - 1)
-    assert transitions.claim_again(seen_running, want(), seen_running, seen_running.lease_until)
+        transitions.take(seen_running, want(), seen_running, seen_running.lease_until - 1)
+    assert transitions.take(seen_running, want(), seen_running, seen_running.lease_until)
 
 
 def test_a_claim_counts_attempts_within_a_window_and_starts_over_after_it() -> None:
-    assert transitions.claim_again(at(EffectiveState.LAPSED), want(), at(EffectiveState.LAPSED), NOW).attempts == 3
-    assert transitions.claim_again(at(EffectiveState.RELEASED), want(), at(EffectiveState.RELEASED), NOW).attempts == 3
-    assert transitions.claim_again(at(EffectiveState.EXPIRED), want(), at(EffectiveState.EXPIRED), NOW).attempts == 1
+    assert transitions.take(at(EffectiveState.LAPSED), want(), at(EffectiveState.LAPSED), NOW).attempts == 3
+    assert transitions.take(at(EffectiveState.RELEASED), want(), at(EffectiveState.RELEASED), NOW).attempts == 3
+    assert transitions.take(at(EffectiveState.EXPIRED), want(), at(EffectiveState.EXPIRED), NOW).attempts == 1
     assert (
-        transitions.claim_again(at(EffectiveState.FORGOTTEN), want(), at(EffectiveState.FORGOTTEN), NOW).attempts == 1
+        transitions.take(at(EffectiveState.FORGOTTEN), want(), at(EffectiveState.FORGOTTEN), NOW).attempts == 1
     )
 
 
 def test_a_claim_drops_the_old_result() -> None:
-    assert transitions.claim_again(at(EffectiveState.EXPIRED), want(), at(EffectiveState.EXPIRED), NOW).result is None
+    assert transitions.take(at(EffectiveState.EXPIRED), want(), at(EffectiveState.EXPIRED), NOW).result is None
 
 
 @given(previous=st.integers(0, 2**60), now=st.integers(1, 2**60))
@@ -274,7 +274,7 @@ def test_tokens_increase_over_takeovers_although_the_clock_goes_back(clocks: lis
     for number, step in enumerate(clocks):
         now += step
         lapsed = record._replace(lease_until=now, now=now)
-        after = transitions.claim_again(lapsed, want(attempt=f"a{number}"), lapsed, now)
+        after = transitions.take(lapsed, want(attempt=f"a{number}"), lapsed, now)
         assert after.token > record.token
         record = after
 

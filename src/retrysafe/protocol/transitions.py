@@ -177,7 +177,7 @@ def merge_fingerprint(request: ClaimRequest, seen: Record) -> bytes:
     return request.fingerprint if fresh else request.fingerprint or seen.fingerprint
 
 
-def claim_again(record: Record, request: ClaimRequest, seen: Record, now: Micros) -> Record:
+def take(record: Record, request: ClaimRequest, seen: Record, now: Micros) -> Record:
     """The record after a new attempt has claimed a key that had a record.
 
     New work under an old key is created anew: by its token, which no other work of the key has.

@@ -123,7 +123,7 @@ class MemoryStore(StoreDefaults):
 
     def take(self, request: ClaimRequest, seen: Record) -> Ask[Record | None]:
         def step(records: Records, now: Micros) -> Record | None:
-            return _change(records, request.key, lambda record: transitions.claim_again(record, request, seen, now))
+            return _change(records, request.key, lambda record: transitions.take(record, request, seen, now))
 
         return Ask(step, as_it_is)
 
