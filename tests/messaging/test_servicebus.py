@@ -744,7 +744,7 @@ async def test_a_message_that_is_handled_for_longer_than_the_lock_stays_with_its
 @pytest.mark.parametrize("ordered", [True, False], ids=["session", "message"])
 async def test_a_consumer_cut_off_until_the_lock_ended_settles_and_hands_out_nothing(ordered: bool) -> None:
     require("servicebus")
-    async with bench("servicebus", lease="2s", ordered=ordered) as broker:
+    async with bench("servicebus", lease="5s", ordered=ordered) as broker:
         road = road_to(broker.url)
         consumer, trial = broker.make(by_road(road, broker.url)), Trial(broker)
         try:
