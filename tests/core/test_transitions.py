@@ -251,9 +251,7 @@ def test_a_claim_counts_attempts_within_a_window_and_starts_over_after_it() -> N
     assert transitions.take(at(EffectiveState.LAPSED), want(), at(EffectiveState.LAPSED), NOW).attempts == 3
     assert transitions.take(at(EffectiveState.RELEASED), want(), at(EffectiveState.RELEASED), NOW).attempts == 3
     assert transitions.take(at(EffectiveState.EXPIRED), want(), at(EffectiveState.EXPIRED), NOW).attempts == 1
-    assert (
-        transitions.take(at(EffectiveState.FORGOTTEN), want(), at(EffectiveState.FORGOTTEN), NOW).attempts == 1
-    )
+    assert transitions.take(at(EffectiveState.FORGOTTEN), want(), at(EffectiveState.FORGOTTEN), NOW).attempts == 1
 
 
 def test_a_claim_drops_the_old_result() -> None:
