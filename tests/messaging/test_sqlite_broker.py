@@ -151,9 +151,9 @@ async def test_a_message_that_waits_holds_its_lane_and_no_other(
 async def test_messages_of_a_dead_consumer_are_handed_out_again_and_those_of_a_living_one_are_not(file: Path) -> None:
     SqlitePublisher(file).publish([message(0, "a")])
     assert received_and_died(file) == 1
-    living, other = SqliteConsumer(file, "stock", hold=5.0), SqliteConsumer(file, "stock", hold=5.0)
+    living, other = SqliteConsumer(file, "stock", hold=15.0), SqliteConsumer(file, "stock", hold=15.0)
     assert names(await living.receive(1, 30)) == ["m0"]
-    assert await other.receive(1, 6.0) == []
+    assert await other.receive(1, 16.0) == []
     await living.aclose()
     assert names(await other.receive(1, 30)) == ["m0"]
     await other.aclose()
