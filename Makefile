@@ -34,7 +34,7 @@ SERVICES := scripts/services
 TYPED := src demo $(wildcard tests/laboratory tests/typing)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo shop quick test pythons lowest ready coverage check style types pyright layers prove soak breaks mutate bench engines chromium fuzz kills pipeline ratchet services docs dist clean
+.PHONY: help venv demo shop quick test pythons lowest coverage check style types pyright layers prove soak breaks mutate bench engines chromium fuzz kills pipeline ratchet services docs dist clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,8 +68,6 @@ $(VENV)/.prove-stamp: pyproject.toml demo/pyproject.toml | $(VENV)/pyvenv.cfg
 
 venv: $(VENV)/.dev-stamp ## Make .venv with all that development needs
 
-ready: $(VENV)/.suite-stamp
-
 demo: $(VENV)/.demo-stamp ## Run the demonstration
 	$(BIN)/retrysafe demo $(ARGS)
 
@@ -91,13 +89,11 @@ quick: $(VENV)/.suite-stamp ## Run the tests that need no service and take no ti
 test: ## Run the tests against real services (SERVERS="postgresql-18 mysql-9": in these versions)
 	@$(call WITH_SERVICES,$(VENV)/.suite-stamp) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=20 $(ARGS)
 
-# The same for each: with GOAL=ready it makes their environments only.
-GOAL ?= quick
 pythons: ## Run the quick tests on every other version of Python that pyproject.toml names, if it is here or in Debian
 	@found=$$(scripts/pythons others) || [ $$? -eq 3 ] || exit; failed=; \
 	for program in $$(echo "$$found" | cut -d ' ' -f 2); do \
-		echo "$(GOAL) on $$program"; \
-		$(MAKE) --no-print-directory $(GOAL) PYTHON="$$program" || failed="$$failed $$program"; \
+		echo "quick on $$program"; \
+		$(MAKE) --no-print-directory quick PYTHON="$$program" || failed="$$failed $$program"; \
 	done; \
 	[ -z "$$failed" ] || { echo "failed on:$$failed"; exit 1; }
 
