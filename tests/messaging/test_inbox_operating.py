@@ -104,6 +104,23 @@ def test_a_message_whose_key_a_person_has_settled_as_failed_is_not_handled(
     cli("inbox", "dead", "discard", "--consumer", "texts", "--boundary", inbox.boundary.name, "--id", "0")
 
 
+def test_a_message_whose_key_a_probe_has_failed_is_handled_when_it_is_redriven(world: World) -> None:
+    inbox = world.inbox(effects="external", probe=lambda claim: claim.fail(ValueError("it never went out")))
+    errors: list[Exception] = [TimeoutError()]
+
+    @inbox.handler("probed", max_attempts=1)
+    def send(message: InboxMessage[Any]) -> None:
+        for error in errors:
+            raise error
+
+    for _ in range(2):
+        send.handle(envelope(0, "a"))
+    errors.clear()
+    assert len(world.letters(inbox)) == 1
+    world.mark(inbox)
+    assert [one.became for one in send.handle_marked()] == [MessageOutcome.HANDLED]
+
+
 def test_a_message_that_several_consumers_have_given_up_is_shown_with_each_and_changed_for_the_one_that_is_named(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:

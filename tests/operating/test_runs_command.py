@@ -231,6 +231,11 @@ def test_a_step_in_doubt_is_named_everywhere_and_settled(keeper: Place, command:
         with pytest.raises(ConfigurationError, match="never be undone"):
             trips.boundary.resolve(key, "failed")
         assert place.operator().resolve_batch(Filter(place.name), "failed").changed == 0
+        again = command(*asked(place, "release", key, "--reason", "try once more", "--yes", group="keys"))
+        assert again.code == 0
+        assert isinstance(trips.attempt(key, undo_hotel=KeyError("no such booking")), OutcomeUnknown)
+        run = shown(place, command, key)
+        assert "An earlier attempt" not in run["why"], "which did the step; the last one could not undo it"
         assert follow(command, place, run, purpose, WHY="asked the hotel").code == 0
         trips.calls.clear()
         assert isinstance(trips.attempt(key), StoredFailure)

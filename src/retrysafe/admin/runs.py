@@ -14,7 +14,7 @@ from retrysafe.backends.sql.inbox import SqlInbox
 from retrysafe.backends.sql.store import keeps_messages
 from retrysafe.backends.steps import has_steps, runs_of, steps_of
 from retrysafe.claims.codec import decode_failure
-from retrysafe.claims.notes import note_of
+from retrysafe.claims.notes import is_settled_by_hand
 from retrysafe.claims.outcome import reason_of_doubt
 from retrysafe.claims.sealing import Bound, Sealer, unseal
 from retrysafe.errors import ResultUnreadable
@@ -291,7 +291,7 @@ def redriving(run: Run, commands: Commands) -> list[dict[str, str]]:
     if run.letter is None or state in (EffectiveState.RUNNING, EffectiveState.COMPLETED):
         return []
     options = list(zip(("id", "consumer"), run.letter, strict=True))
-    if state is EffectiveState.FAILED and note_of(run.record.result) is not None:
+    if state is EffectiveState.FAILED and is_settled_by_hand(run.record.result):
         when = "Its message is a dead letter, and is not handled when it is redriven"
         return [{"command": commands.line("inbox dead discard", options), "when": when}]
     when = "Its message is a dead letter, and comes again only when it is redriven"
@@ -315,13 +315,17 @@ def reasons(run: Run) -> dict[str, str]:
 def explain(run: Run) -> str:
     """Why a run is as it is: what was done before the key was released stays, and a step in doubt may be another's."""
     said, row = details(run.record)["why"], run.doubt
-    if row is not None and row.token < run.record.token and run.record.state is State.UNKNOWN:
+    if row is not None and row.state is StepState.STARTED and _is_of_another(row, run.record):
         reason = reason_of_doubt(run.record, run.record.result)
         met = f" The attempt has said: {reason}." if reason else ""
         return f"{doubt(run)} An earlier attempt than the last one began it. Find out, and settle the step.{met}"
     if not run.steps or run.record.reported_state not in STRANDED:
         return str(said)
     return f"{said} Its steps stay: the next attempt {_going(run)}."
+
+
+def _is_of_another(row: StepRow, record: Record) -> bool:
+    return row.token < record.token and record.state is State.UNKNOWN
 
 
 def _going(run: Run) -> str:

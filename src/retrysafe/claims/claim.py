@@ -23,7 +23,7 @@ from retrysafe.claims.codec import AnswerCodec
 from retrysafe.claims.context import ClaimContext, enclosing, innermost, is_inside, strangers, transaction_on
 from retrysafe.claims.held_claim import HeldClaim, tell_warnings
 from retrysafe.claims.modes import CallerTransaction, ClaimMode, OwnTransaction
-from retrysafe.claims.notes import add_note
+from retrysafe.claims.notes import PROBE, add_note
 from retrysafe.claims.observers import UNOBSERVED
 from retrysafe.claims.outcome import (
     NO_SIGNALS,
@@ -759,7 +759,7 @@ class Claim(Generic[Result, Tx]):
         target = RULES[event].target
         assert target is not None
         self._events.emit("probed", outcome=target)
-        stored = add_note(seal(settings.encryption, stored, Bound.of(request, target)), "a probe")
+        stored = add_note(seal(settings.encryption, stored, Bound.of(request, target)), PROBE)
         with Timing(self._events, "resolve"):
             yield resolve(settings.backend.store, record, event, stored, settings.clocks)
 

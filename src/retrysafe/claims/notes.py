@@ -9,6 +9,8 @@ from retrysafe.claims.codec import LONGEST_MEDIA_TYPE
 from retrysafe.protocol.records import StoredResult
 
 MARK = "; settled="
+PROBE = "a probe"
+"""The name of a probe in a note; all others are people, or programs of theirs."""
 _SHORTENED = "…"
 
 
@@ -47,3 +49,9 @@ def note_of(stored: StoredResult | None) -> Note | None:
         return None
     by, reason = json.loads(stored.media_type.partition(MARK)[2])
     return Note(by, reason)
+
+
+def is_settled_by_hand(stored: StoredResult | None) -> bool:
+    """Tell whether a person, or a program of theirs, has settled the key, and not its attempt or probe."""
+    note = note_of(stored)
+    return note is not None and note.by != PROBE

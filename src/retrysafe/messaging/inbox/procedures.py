@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from retrysafe.backends.backend import Backend
 from retrysafe.backends.steps import can_go_on
-from retrysafe.claims.notes import note_of
+from retrysafe.claims.notes import is_settled_by_hand
 from retrysafe.messaging.inbox.message import NOT_KEPT, is_large, without_body
 from retrysafe.protocol.message_stores import InboxStore
 from retrysafe.protocol.messages import Arrival, InboxLetter
@@ -182,7 +182,7 @@ def reopen(backend: Backend, key: bytes) -> Program[None]:
     said that its effect will never happen: that stays too.
     """
     record = yield from ask(backend.store.read(key))
-    if record is not None and record.state is State.FAILED and note_of(record.result) is None:
+    if record is not None and record.state is State.FAILED and not is_settled_by_hand(record.result):
         if (yield from can_go_on(backend, record)):
             yield from ask(backend.store.resolve(record, Transition.EXPIRE, None, clocks_of(record)))
         else:
